@@ -1,4 +1,4 @@
-/* What base/ offers to the other rooms. */
+/* The interface of base/ to the other rooms. */
 #ifndef LKSI_BASE_H
 #define LKSI_BASE_H
 
@@ -11,44 +11,45 @@
 
 struct cJSON;
 
-/* --- errors: whoever detects one writes the message; callers only pass the status on --- */
+/* --- errors: the code that detects an error writes the message; callers only pass the status on --- */
 
-/* Stores the message for this thread and returns `status`, so that `return lksi_error(...)` reads as one act. Of what
- * is too long the middle is left out. */
+/* Stores the message for this thread and returns `status`, for `return lksi_error(...)`. A message that is too long
+ * loses its middle. */
 lks_status lksi_error(lks_status status, const char *format, ...) LKS_PRINTF(2, 3);
 /* lksi_error(LKS_ERR_SYSTEM, "<what>: <strerror(errno)>") */
 lks_status lksi_error_errno(const char *format, ...) LKS_PRINTF(1, 2);
 /* lksi_error(LKS_ERR_FILE, "<path>: <strerror(errno)>") */
 lks_status lksi_error_file(const char *path);
-/* strerror(error), where threads may ask at once; of too many open files also the limit, and what raises it. */
+/* A thread-safe strerror. For too many open files the text includes the limit and how to raise it. */
 enum { LKSI_ERRNO_TEXT_NBYTES = 128 };
 void lksi_errno_describe(int error, char text[LKSI_ERRNO_TEXT_NBYTES]);
-/* Around what is done because of an error, and may meet another: the message stays that of the status returned. */
+/* Used around clean-up that may cause further errors: the message remains that of the returned status. */
 enum { LKSI_ERROR_TEXT_NBYTES = 1024 };
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]);
 void lksi_error_restore(const char text[LKSI_ERROR_TEXT_NBYTES]);
-/* Whose lines those of lks_report and of the log are: a rank's of a world of more than one, which they then begin with
- * ("rank 1: "); -1: nobody's. Of this thread and of those that it makes from now on; and of all threads of the process
- * that are no rank's. */
+/* Set the rank with which lines of lks_report and of the log begin ("rank 1: "). -1: none, also for worlds of one rank.
+ * lksi_thread_set_rank is for this thread and the threads that it creates afterwards. lksi_process_set_rank is for all
+ * other threads of the process. */
 void lksi_thread_set_rank(int rank);
 void lksi_process_set_rank(int rank);
-int lksi_own_rank(void); /* as this thread was told */
-/* "rank 1: "; "" where `text` begins with a rank itself, or `lockstep run --prefix` says whose it is. */
+int lksi_own_rank(void); /* as set for this thread */
+/* "rank 1: ", or "" if `text` begins with a rank already, or if `lockstep run --prefix` adds the prefix. */
 enum { LKSI_RANK_PREFIX_NBYTES = 24 };
 void lksi_rank_prefix(const char *text, char prefix[LKSI_RANK_PREFIX_NBYTES]);
-/* Around a user's function, which may fail without a text and return anything: errors of this thread so far, taken
- * before it; and its status as one that is known, with the text "`what` returned 7 (...)" where it has left none. */
+/* For calling a user's function, which may fail without a message and return any value. lksi_n_errors, called before,
+ * is the number of errors of this thread so far. lksi_error_of_user, called after, maps the status to a known one. If
+ * the function has left no message, it sets "`what` returned 7 (...)". */
 uint64_t lksi_n_errors(void);
 lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const char *format, ...) LKS_PRINTF(3, 4);
 
 #ifdef __clang_analyzer__
-/* The analyzer looks at one file at a time and so would follow a path on which an error is LKS_OK. */
+/* The analyzer sees one file at a time, so it would follow impossible paths on which an error is LKS_OK. */
 #define lksi_error(status, ...) ((lksi_error)((status), __VA_ARGS__), (status))
 #define lksi_error_errno(...) ((lksi_error_errno)(__VA_ARGS__), LKS_ERR_SYSTEM)
 #define lksi_error_file(path) ((lksi_error_file)(path), LKS_ERR_FILE)
 #endif
 
-/* An argument that must be given: LKS_ERR_ARGUMENT "<call>: `<name>` is NULL" where `pointer` is. */
+/* Checks an argument that must not be NULL: LKS_ERR_ARGUMENT "<call>: `<name>` is NULL". */
 static inline lks_status lksi_check_given(const char *call, const char *name, const void *pointer) {
     return pointer != NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL", call, name);
 }
@@ -59,7 +60,7 @@ static inline lks_status lksi_check_given(const char *call, const char *name, co
         if (lks_try_status_ != LKS_OK) return lks_try_status_;                                                         \
     } while (0)
 
-/* As LKS_TRY, but goes to a clean-up label; a local `lks_status status` must exist. */
+/* As LKS_TRY, but jumps to a clean-up label. A local `lks_status status` must exist. */
 #define LKS_TRY_GOTO(call, label)                                                                                      \
     do {                                                                                                               \
         status = (call);                                                                                               \
@@ -68,7 +69,7 @@ static inline lks_status lksi_check_given(const char *call, const char *name, co
 
 /* --- element types --- */
 
-/* lks_type_nbytes, for where a call costs too much. */
+/* lks_type_nbytes, inlined for hot paths. */
 static inline size_t lksi_type_nbytes(lks_type type) {
 #define LKSI_TYPE_NBYTES(name, nbytes, text) [name] = nbytes,
     static const unsigned char table[] = {LKS_TYPE_TABLE(LKSI_TYPE_NBYTES)};
@@ -76,7 +77,7 @@ static inline size_t lksi_type_nbytes(lks_type type) {
     return (unsigned)type < sizeof table ? table[type] : 0;
 }
 #ifdef __clang_analyzer__
-/* It would follow a path on which a type that was checked has 0 bytes. */
+/* The analyzer would follow impossible paths on which a checked type has 0 bytes. */
 #define lksi_type_nbytes(type) lks_type_nbytes(type)
 #endif
 
@@ -90,16 +91,16 @@ void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);
 /* --- counted memory --- */
 
 enum { LKSI_ALLOC_PAGED_NBYTES = 1 << 20 };
-/* Zeroed, and aligned to 64 bytes, from LKSI_ALLOC_PAGED_NBYTES on to 4096 or more. nbytes 0 gives a valid pointer.
- * NULL with the error text set when memory is out. */
+/* Allocates zeroed memory. It is aligned to 64 bytes, from LKSI_ALLOC_PAGED_NBYTES on to at least 4096 bytes. nbytes 0
+ * gives a valid pointer. NULL, with the error text set: out of memory. */
 void *lksi_alloc(size_t nbytes);
 /* count * nbytes_each, checked for overflow. */
 void *lksi_alloc_array(size_t count, size_t nbytes_each);
-/* Grows an array to hold `count` elements, keeping the contents; *array may be NULL. */
+/* Grows an array to hold `count` elements and keeps the contents. *array may be NULL. */
 lks_status lksi_grow(void **array, size_t *capacity, size_t count, size_t nbytes_each);
 char *lksi_strdup(const char *text);
 void lksi_free(void *pointer); /* accepts NULL */
-/* Tests: the `countdown`-th allocation from now on fails, once. 0 turns it off. */
+/* For tests: the `countdown`-th allocation from now on fails, once. 0 turns it off. */
 void lksi_alloc_fail_after(int64_t countdown);
 
 /* --- clock (monotonic) --- */
@@ -109,24 +110,25 @@ void lksi_sleep_ns(int64_t duration_ns);
 
 /* --- threads --- */
 typedef struct lksi_thread lksi_thread;
-/* Starts `function(argument)`; the thread runs its OpenMP regions alone (one thread). */
+/* Starts `function(argument)` on a new thread. Its OpenMP regions run on one thread. */
 lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), void *argument, const char *name);
 void lksi_thread_join(lksi_thread *thread); /* waits and frees; accepts NULL */
-/* pthread_cond_wait until that moment of lksi_now_ns at the latest. */
+/* pthread_cond_wait with a deadline by lksi_now_ns. */
 void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t deadline_ns);
-/* How many threads the calling thread's OpenMP regions use from now on (kernel libraries run on them). */
+/* Sets the number of threads of the calling thread's OpenMP regions, on which kernel libraries run. */
 void lksi_openmp_set_threads(int n_threads);
-/* So many cpu_set_t in a row hold the CPUs of every kernel, which refuses a set smaller than its own; one ends at 1024.
- * The macros CPU_..._S take such sets. */
+/* The length of an array of cpu_set_t that suffices for every kernel. One cpu_set_t ends at 1024 CPUs, and a kernel
+ * refuses a set that is smaller than its own. The macros CPU_..._S take such arrays. */
 enum { LKSI_N_CPU_SETS = 8 };
-/* CPUs' worth of time that the least of the cgroups' quotas grants; 0: there is none. */
+/* The smallest CPU quota of the process's cgroups, in CPUs. 0: no quota. */
 double lksi_cpu_quota(void);
-/* CPUs that this process may use: the affinity mask, cut by that quota, rounded up; at least 1. */
+/* The number of CPUs that this process may use: the size of the affinity mask, limited by the quota (rounded up). At
+ * least 1. */
 int lksi_cpu_count(void);
-/* Gives the CPU to whoever wants it, for a moment. False where other programs have lately taken it for long: it did
- * nothing then, and a sleep until one is woken costs less. */
+/* Yields the CPU. False: other programs have lately kept the CPU for long, and it did not yield. The caller should then
+ * sleep until it is woken, which costs less. */
 bool lksi_yield(void);
-/* In a loop that waits for another CPU. */
+/* For loops that poll memory that another CPU writes. */
 static inline void lksi_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -136,61 +138,61 @@ static inline void lksi_relax(void) {
 }
 
 /* --- processes --- */
-/* This machine's name, cut to fit; "localhost" where it has none. */
+/* This machine's name, cut to fit. "localhost" if it has none. */
 void lksi_host_name(char *name, size_t name_nbytes);
-/* A variable of the environment; NULL where it is not set, or empty. */
+/* An environment variable. NULL if it is not set or empty. */
 const char *lksi_variable(const char *name);
-/* One that is 0 or 1; `otherwise` where it is not set. Errors: LKS_ERR_ARGUMENT, naming it. */
+/* Reads a variable that is 0 or 1. *is_on becomes `otherwise` if it is not set. Errors: LKS_ERR_ARGUMENT, naming it. */
 lks_status lksi_variable_switch(const char *name, bool otherwise, bool *is_on);
 typedef struct lksi_process_stat {
     int parent;      /* a pid */
-    bool is_exiting; /* its descriptors may be closed already, its end not yet told; or it has ended */
+    bool is_exiting; /* it has ended, or is ending: its descriptors may be closed already */
     bool is_stopped; /* by a signal or a debugger */
 } lksi_process_stat;
-/* False where there is no such process, or none that this one can see. */
+/* False if there is no such process, or if this one cannot see it. */
 bool lksi_process_read_stat(int pid, lksi_process_stat *stat);
 
 /* --- files --- */
-enum { LKSI_PATH_NBYTES = 4096 }; /* of a path, its NUL included */
-/* snprintf of one: LKS_ERR_FILE where it does not fit. */
+enum { LKSI_PATH_NBYTES = 4096 }; /* of a path, including its NUL */
+/* snprintf of a path. LKS_ERR_FILE: it does not fit. */
 lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) LKS_PRINTF(2, 3);
-/* Texts hold no NUL; what does is another kind of file. Looks at what follows the first `n_seen` of the bytes. */
+/* Checks that a text contains no NUL byte: LKS_ERR_FORMAT. Skips the first `n_seen` bytes, which were checked before.
+ */
 lks_status lksi_check_text(const char *path, const char *text, size_t n_seen, size_t nbytes);
-/* Whole regular file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees
- * *data. */
+/* Reads a whole regular file of at most `max_nbytes`. Decompresses gzip files, which it detects by content. The caller
+ * frees *data. */
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
-/* The same of a text: with the first NUL byte it ends as malformed, however much follows. */
+/* The same for a text. It fails at the first NUL byte, without reading the rest. */
 lks_status lksi_file_read_text(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
-/* The same of what else can be read to its end, a pipe or a terminal; waits for whoever writes there. */
+/* The same for any file with an end, also a pipe or a terminal. It waits for the writer. */
 lks_status lksi_file_read_any(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
-/* Writes a temporary file beside `path`, syncs it and renames it over `path`: a reader sees the old or the new one. */
+/* Writes a temporary file beside `path`, syncs it and renames it to `path`: a reader sees the old or the new file. */
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes);
-/* For writing, from the beginning or at the end. A FIFO that nobody reads is an error and not a wait. */
+/* Opens a file for writing, truncated or for appending. A FIFO without a reader is an error, not a wait. */
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
 bool lksi_file_exists(const char *path);
-/* The directories that `path` names before its last '/', where they are not there. */
+/* Creates the missing directories that `path` names before its last '/'. */
 lks_status lksi_make_parents(const char *path);
-/* The directories of the control groups (v2) that this process is in, from its own to the root of what is mounted, one
- * a call; `directory` is "" before the first. False where there are no more, and where there are none. */
+/* Iterates over the directories of the control groups (v2) of this process, from its own to the mounted root.
+ * `directory` is "" before the first call. False: there are no more, or none at all. */
 bool lksi_cgroup_next(char directory[LKSI_PATH_NBYTES]);
-/* Whether `path` is the name of the open file: between opening and locking, it may have gone to another. */
+/* Whether `path` still names the open file. Between opening and locking the name may have gone to another file. */
 bool lksi_file_is_still_named(int descriptor, const char *path);
 
-/* The same piece by piece. */
+/* lksi_file_write_atomic piece by piece. */
 typedef struct lksi_new_file lksi_new_file;
 lks_status lksi_new_file_create(lksi_new_file **file, const char *path);
-/* Costs least in pieces of LKSI_NEW_FILE_PIECE_NBYTES that begin at a multiple of 4096, in memory and in the file. */
+/* Fastest in pieces of LKSI_NEW_FILE_PIECE_NBYTES that begin at a multiple of 4096 in memory and in the file. */
 enum { LKSI_NEW_FILE_PIECE_NBYTES = 1 << 20 };
 lks_status lksi_new_file_write(lksi_new_file *file, const void *data, size_t nbytes);
-/* Over bytes that were written before. */
+/* Overwrites bytes that were written before. */
 lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const void *data, size_t nbytes);
-/* Ends `file` in any case; where it fails, `path` is as it was, or, where only its directory could not be synced, new.
- */
+/* Frees `file` in any case. On failure `path` is unchanged, or new if only its directory could not be synced. */
 lks_status lksi_new_file_commit(lksi_new_file *file);
 void lksi_new_file_discard(lksi_new_file *file); /* accepts NULL */
 
 /* --- JSON (cJSON) --- */
-/* A file of at most `max_nbytes` that is one value and nothing more. NULL where it is no JSON; the caller's. */
+/* Reads a file of at most `max_nbytes` that is exactly one value. The caller owns *json. NULL: the file is not JSON. */
 lks_status lksi_json_read(const char *path, size_t max_nbytes, struct cJSON **json);
 /* Prints `object` in one line with a newline and writes it atomically. */
 lks_status lksi_json_write(const struct cJSON *object, const char *path);
@@ -205,12 +207,12 @@ void lksi_sha256_finish(lksi_sha256 *hash, unsigned char digest[LKSI_SHA256_NBYT
 void lksi_sha256_finish_hex(lksi_sha256 *hash, char hex[LKSI_SHA256_HEX_NBYTES]);
 lks_status lksi_hmac_sha256(const unsigned char *key, size_t key_nbytes, const void *data, size_t nbytes,
                             unsigned char code[LKSI_SHA256_NBYTES]);
-/* Takes the same time wherever they differ. */
+/* Takes the same time wherever the secrets differ. */
 bool lksi_secrets_are_equal(const void *a, const void *b, size_t nbytes);
 lks_status lksi_random_secret(unsigned char *secret, size_t nbytes);
-/* Two digits per byte, and a NUL. */
+/* Writes two digits per byte, and a NUL. */
 void lksi_hex(const unsigned char *bytes, size_t nbytes, char *hex);
-/* FNV-1a, for fingerprints that are compared and never trusted against an attacker. Start with LKSI_HASH_START. */
+/* FNV-1a, for fingerprints. It is not secure against an attacker. Start with LKSI_HASH_START. */
 #define LKSI_HASH_START 0xcbf29ce484222325u
 uint64_t lksi_hash64(uint64_t hash, const void *data, size_t nbytes);
 
@@ -225,15 +227,15 @@ double lksi_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 uint64_t lksi_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound);
 
 /* --- text --- */
-/* snprintf at the end of `text`, of which there are `text_nbytes`, its NUL included; what does not fit is cut. */
+/* snprintf at the end of `text`. The buffer has `text_nbytes` bytes, including the NUL. What does not fit is cut. */
 void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
 bool lksi_begins_with(const char *text, const char *start);
-/* A list that grows: "7", "7, 9". Ends where the next number might not fit. */
+/* Appends a number to a list: "7", "7, 9". Does nothing if the number might not fit. */
 void lksi_append_number(char *text, size_t text_nbytes, int number);
-/* Whole-string parses with a range; false where the text is anything else. */
+/* Parse a whole string as a number in a range. False if the text is anything else. */
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value);
 bool lksi_parse_f64(const char *text, double min, double max, double *value);
-/* Bytes of the UTF-8 character with which the `text_nbytes` at `text` begin; 0 where they begin with none. */
+/* Length of the UTF-8 character at the beginning of `text`, which has `text_nbytes` bytes. 0: invalid or incomplete. */
 size_t lksi_utf8_nbytes(const char *text, size_t text_nbytes);
 
 #endif

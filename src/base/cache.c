@@ -1,3 +1,4 @@
+/* Sizes of the caches, and copies that bypass them. */
 #include "base/cache.h"
 
 #include <pthread.h>
@@ -21,7 +22,7 @@ size_t lksi_second_cache_nbytes(void) { return 0; }
 
 static size_t caches_nbytes = LKSI_LEAST_CACHES_NBYTES;
 
-/* sysconf adds up all last caches of a machine that has several (glibc 2.36, AMD). */
+/* Reads sysfs, because sysconf adds up all last-level caches of a machine with several (glibc 2.36, AMD). */
 static void look_at_last_cache(void) {
     size_t kib;
     FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
@@ -67,7 +68,7 @@ void lksi_write_past_caches(void *to, const void *from, size_t nbytes) {
     unsigned char *out = to;
     const unsigned char *in = from;
     size_t done = (size_t)(-(uintptr_t)out & 15) < nbytes ? (size_t)(-(uintptr_t)out & 15) : nbytes;
-    if (nbytes == 0) return; /* from nowhere, perhaps */
+    if (nbytes == 0) return; /* the pointers may be NULL */
     memcpy(out, in, done);
     for (; done + 16 <= nbytes; done += 16)
         _mm_stream_si128((__m128i *)(void *)(out + done), _mm_loadu_si128((const __m128i *)(const void *)(in + done)));

@@ -1,12 +1,12 @@
-/* The control groups that this process is in: each may have limits, and those of all above it hold, too. */
+/* The control groups of this process. Limits of a group and of all its ancestors apply. */
 #include "base/base.h"
 
 #include <string.h>
 
 static const char root[] = "/sys/fs/cgroup";
 
-/* The line "0::/user.slice/session" of /proc/self/cgroup. A container mostly sees "0::/", or the path that its host
- * sees and nothing there. */
+/* Reads the line "0::/user.slice/session" of /proc/self/cgroup. A container mostly sees "0::/", or the path on its
+ * host, which does not exist in the container. */
 static bool find_own(char directory[LKSI_PATH_NBYTES]) {
     char line[LKSI_PATH_NBYTES - sizeof root] = ""; /* the file may be empty */
     bool is_found = false;

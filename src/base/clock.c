@@ -1,3 +1,4 @@
+/* The monotonic clock and sleeping. */
 #include "base/base.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Whole files in, whole files out. */
+/* Reading and writing of whole files, paths, and JSON files. */
 #include "base/base.h"
 
 #include <cjson/cJSON.h>
@@ -59,13 +59,14 @@ lks_status lksi_check_text(const char *path, const char *text, size_t n_seen, si
     return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: a NUL byte: this is not text", path, (long long)line);
 }
 
-/* A file that is not packed tells by its size that it is too long. */
+/* The size of an uncompressed file shows at once that it is too long. */
 static lks_status check_size(gzFile file, const char *path, size_t file_nbytes, size_t max_nbytes) {
     if (gzdirect(file) == 0 || file_nbytes <= max_nbytes) return LKS_OK;
     return lksi_error(LKS_ERR_FORMAT, "%s: holds more than the %zu bytes expected", path, max_nbytes);
 }
 
-/* The machine as a whole: what is asked for beyond that is granted, and then ends the process that writes to it. */
+/* Compares with the memory of the whole machine. The kernel grants larger allocations, and later kills the process when
+ * it writes to them. */
 static bool has_memory_for(size_t nbytes) {
     long n_pages = sysconf(_SC_PHYS_PAGES), page_nbytes = sysconf(_SC_PAGESIZE);
     return n_pages <= 0 || page_nbytes <= 0 || nbytes / (size_t)page_nbytes <= (size_t)n_pages;
@@ -77,9 +78,9 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, boo
     size_t capacity = 0, filled = 0;
     lks_status status = LKS_OK;
     for (;;) {
-        if (filled == capacity && (!has_memory_for(3 * filled) || /* while what was read is copied */
+        if (filled == capacity && (!has_memory_for(3 * filled) || /* old and new buffer, while the data is copied */
                                    lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1) != LKS_OK)) {
-            status = lksi_error(LKS_ERR_MEMORY, "%s: out of memory behind its first %zu bytes", path, filled);
+            status = lksi_error(LKS_ERR_MEMORY, "%s: out of memory after its first %zu bytes", path, filled);
             goto fail;
         }
         size_t room = capacity - filled < (1u << 30) ? capacity - filled : (1u << 30);
@@ -91,7 +92,7 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, boo
                 lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", path, code == Z_ERRNO ? strerror(errno) : reason);
             goto fail;
         }
-        if (code == Z_BUF_ERROR) { /* zlib 1.3.2 forgets it with the next call */
+        if (code == Z_BUF_ERROR) { /* checked after every call, because the next call resets it in zlib 1.3.2 */
             status = lksi_error(LKS_ERR_FORMAT, "%s: truncated gzip file", path);
             goto fail;
         }
@@ -170,7 +171,7 @@ lks_status lksi_json_read(const char *path, size_t max_nbytes, cJSON **json) {
         return LKS_OK;
     }
     cJSON_Delete(found);
-    return lksi_error(LKS_ERR_FORMAT, "%s has something behind its end", path);
+    return lksi_error(LKS_ERR_FORMAT, "%s: data follows the end of the JSON value", path);
 }
 
 lks_status lksi_json_write(const cJSON *object, const char *path) {

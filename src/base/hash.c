@@ -1,5 +1,5 @@
-/* SHA-256 and secrets by OpenSSL's libcrypto, which takes the CPU's instructions for them where there are any; FNV-1a
- * for fingerprints. */
+/* SHA-256 and secrets by OpenSSL's libcrypto, which uses the CPU's instructions for them if there are any. FNV-1a for
+ * fingerprints. */
 #define _GNU_SOURCE /* locks that let writers first */
 #include "base/base.h"
 
@@ -12,13 +12,13 @@
 #include <time.h>
 
 /* --- the end of the process ---
- * exit() takes libcrypto apart while threads of ours may still be at work in it: one that hears a stranger out, or
- * writes a checkpoint. So before that they are kept out, for good. */
+ * exit() frees libcrypto's state while threads of the library may still be using it: one that runs a handshake, or one
+ * that writes a checkpoint. So an exit handler takes this lock for writing before that and never releases it. */
 
 static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 static pthread_once_t gate_once = PTHREAD_ONCE_INIT;
 
-/* At most a second: a forked child has inherited the holds of threads that it does not have. */
+/* Waits at most a second: a forked child has inherited the read locks of threads that it does not have. */
 static void close_gate(void) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -26,13 +26,13 @@ static void close_gate(void) {
     (void)pthread_rwlock_timedwrlock(&gate, &until);
 }
 
-/* What is registered last runs first. */
+/* Exit handlers run in reverse order of registration, so libcrypto must register its own first. */
 static void prepare_gate(void) {
-    (void)OPENSSL_init_crypto(OPENSSL_INIT_ADD_ALL_DIGESTS, NULL); /* registers its own */
+    (void)OPENSSL_init_crypto(OPENSSL_INIT_ADD_ALL_DIGESTS, NULL);
     (void)atexit(close_gate);
 }
 
-/* False on the thread that has closed it, which may go on. */
+/* False on the thread that has closed the gate. That thread may use libcrypto without the lock. */
 static bool enter_gate(void) {
     pthread_once(&gate_once, prepare_gate);
     return pthread_rwlock_rdlock(&gate) == 0;
@@ -70,7 +70,7 @@ lks_status lksi_sha256_create(lksi_sha256 **hash) {
 
 void lksi_sha256_update(lksi_sha256 *hash, const void *data, size_t nbytes) {
     bool has_entered = enter_gate();
-    (void)EVP_DigestUpdate(hash->context, data, nbytes); /* fails only without lksi_sha256_create */
+    (void)EVP_DigestUpdate(hash->context, data, nbytes); /* cannot fail after lksi_sha256_create */
     leave_gate(has_entered);
 }
 
@@ -104,7 +104,7 @@ lks_status lksi_random_secret(unsigned char *secret, size_t nbytes) {
     return is_drawn ? LKS_OK : failed("draw a secret");
 }
 
-/* --- without it --- */
+/* --- without libcrypto --- */
 
 void lksi_hex(const unsigned char *bytes, size_t nbytes, char *hex) {
     static const char digits[] = "0123456789abcdef";

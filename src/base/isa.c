@@ -1,3 +1,4 @@
+/* Detects the instruction set level of this machine. */
 #include "base/isa.h"
 
 #include "base/base.h"
@@ -24,9 +25,9 @@ static void detect(void) {
     int most = 0;
     while (most < 2 && strcmp(wanted, names[most]) != 0) most++;
     if (strcmp(wanted, names[most]) != 0)
-        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA is '%s' (there are: base, avx2, avx512)", wanted);
+        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA '%s' is not one of base, avx2, avx512", wanted);
     else if (most > detected_level)
-        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA is '%s', which this machine has not: it is %s", wanted,
+        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA is '%s', which this machine does not support: it is %s", wanted,
                  names[detected_level]);
     if (most < detected_level) detected_level = most;
 }

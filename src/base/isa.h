@@ -1,9 +1,10 @@
-/* Loops for the widest instruction set of this machine, chosen when the program runs.
+/* Loops for the widest instruction set of this machine, chosen at run time.
  *
- * A file NAME_isa.c is compiled once per instruction set with LKSI_ISA set to base, avx2 or avx512; it names its one
- * exported table LKSI_ISA_NAME(lksi_x_kernels). Whoever uses it picks: LKSI_ISA_PICK(lksi_x_kernels).
- * Contraction of a*b+c is off, and loops are element-wise or add up in a fixed number of lanes, so all of them give the
- * same bits (but onednn/libm_isa.c, the C library's, and onednn/skinny_isa.c, which asks for fused multiply-adds).
+ * A file NAME_isa.c is compiled once per instruction set, with LKSI_ISA set to base, avx2 or avx512. It exports one
+ * table, named LKSI_ISA_NAME(lksi_x_kernels). Its users choose the table with LKSI_ISA_PICK(lksi_x_kernels).
+ * Contraction of a*b+c is off. Loops are element-wise or add in a fixed number of lanes. So all instruction sets give
+ * the same bits, with two exceptions: onednn/libm_isa.c, which gives those of the C library, and onednn/skinny_isa.c,
+ * which uses fused multiply-adds explicitly.
  */
 #ifndef LKSI_ISA_H
 #define LKSI_ISA_H
@@ -23,9 +24,9 @@
 #define LKSI_ISA_PICK(name) (&name##_base)
 #endif
 
-extern atomic_int lksi_isa_known; /* -1: not yet */
+extern atomic_int lksi_isa_known; /* -1: not detected yet */
 int lksi_isa_detect(void);
-/* 0 base, 1 AVX2, FMA, F16C, 2 AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
+/* 0: base. 1: AVX2, FMA, F16C. 2: AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
 static inline int lksi_isa_level(void) {
     int known = atomic_load_explicit(&lksi_isa_known, memory_order_relaxed);
     return known >= 0 ? known : lksi_isa_detect();

@@ -1,4 +1,4 @@
-/* Leveled log to stderr. Silent below a warning unless the user asks (LOCKSTEP_LOG or lks_log_set_level). */
+/* Log with levels, to stderr. By default only warnings and errors are written (LOCKSTEP_LOG, lks_log_set_level). */
 #include "base/base.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ static void read_environment(void) {
         atomic_store(&current_level, level);
         return;
     }
-    fprintf(stderr, "lockstep[%d] warning: LOCKSTEP_LOG is '%s' (there are: error, warning, info, debug)\n",
+    fprintf(stderr, "lockstep[%d] warning: LOCKSTEP_LOG '%s' is not one of error, warning, info, debug\n",
             (int)getpid(), wanted);
 }
 

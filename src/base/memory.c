@@ -1,5 +1,5 @@
-/* The one allocator. It counts, so that tests can assert that nothing is left and that a step allocates nothing,
- * and it can be told to fail, so that tests can walk every out-of-memory path. */
+/* The allocator of the library. It counts, so that tests can assert that nothing is left and that a step allocates
+ * nothing. It can be made to fail, so that tests can take every out-of-memory path. */
 #include "base/base.h"
 
 #include <stdatomic.h>
@@ -9,10 +9,10 @@
 
 enum { LINE_NBYTES = 64, PAGE_NBYTES = 4096, HUGE_PAGE_NBYTES = 2 << 20 };
 
-/* Right before each block, so that free can subtract what alloc added. */
+/* Lies directly before each block. */
 typedef struct header {
-    size_t nbytes;
-    void *start; /* of what was allocated: a cache line before the block, or a page, or a huge one */
+    size_t nbytes; /* to be subtracted by lksi_free */
+    void *start;   /* of the allocation: a cache line, a page or a huge page before the block */
 } header;
 
 static atomic_int_least64_t held_nbytes;
@@ -28,7 +28,7 @@ static bool must_fail(void) {
     return atomic_fetch_sub(&fail_countdown, 1) == 1;
 }
 
-/* Huge pages are quicker to get, and to read at random: gathering 64 images of mnist's 47 MB took 27 us, takes 21. */
+/* Large blocks begin at huge pages, which are faster to get and to read at random. */
 static size_t boundary_of(size_t nbytes) {
     if (nbytes < LKSI_ALLOC_PAGED_NBYTES) return LINE_NBYTES;
     return nbytes < 2 * HUGE_PAGE_NBYTES ? PAGE_NBYTES : HUGE_PAGE_NBYTES;
@@ -43,7 +43,7 @@ void *lksi_alloc(size_t nbytes) {
         (void)lksi_error(LKS_ERR_MEMORY, "out of memory: %zu bytes were asked for", nbytes);
         return NULL;
     }
-    if (boundary == HUGE_PAGE_NBYTES) /* advice: where it is not taken, small pages do */
+    if (boundary == HUGE_PAGE_NBYTES) /* advice only: without huge pages small pages serve */
         (void)madvise(start + boundary, nbytes / HUGE_PAGE_NBYTES * HUGE_PAGE_NBYTES, MADV_HUGEPAGE);
     header *block = (header *)(start + boundary) - 1;
     *block = (header){.nbytes = nbytes, .start = start};

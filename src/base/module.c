@@ -1,4 +1,4 @@
-/* Finding and loading modules: parts of the library that need other libraries, loaded when they are first used. */
+/* Finds and loads modules: parts of the library that need other libraries, loaded on first use. */
 #define _GNU_SOURCE /* dladdr1 */
 #include "base/module.h"
 
@@ -24,12 +24,13 @@ static bool is_there(lksi_module *m, const char *directory, const char *below) {
     return is_in(m, directory, below);
 }
 
-/* A file or a directory. Of a name without a slash dlopen would make something else. */
+/* `given` is a file or a directory. dlopen would search the library path for a name without a slash, so that gets "./".
+ */
 static bool is_given(lksi_module *m, const char *given) {
-    enum { MAX_NBYTES = LKSI_MODULE_PATH_NBYTES - 64 }; /* with room for the variable's name, or the file's */
+    enum { MAX_NBYTES = LKSI_MODULE_PATH_NBYTES - 64 }; /* leaves room for the name of the variable or the file */
     size_t nbytes = strlen(given);
     if (nbytes > MAX_NBYTES) {
-        snprintf(m->tried, sizeof m->tried, "%s, which has %zu bytes where up to %d are possible", m->variable, nbytes,
+        snprintf(m->tried, sizeof m->tried, "%s, whose %zu bytes exceed the limit of %d", m->variable, nbytes,
                  (int)MAX_NBYTES);
         return false;
     }
@@ -38,8 +39,9 @@ static bool is_given(lksi_module *m, const char *given) {
     return is_file(m->path) || is_in(m, given, "");
 }
 
-/* The directory of the library that this function is in; of the program where that has it inside: a program's own name,
- * which the linker leaves empty, may be one that the shell found in its path. */
+/* The directory of the library that contains this function, or of the program if it is linked statically. The linker
+ * leaves the name of the program empty, so it is read from /proc. (dladdr's name may be relative to the shell's path.)
+ */
 static bool find_own_directory(char *directory, size_t directory_nbytes) {
     static const char here;
     Dl_info own;

@@ -1,12 +1,12 @@
-/* Files that take the place of what was there only once they are complete.
+/* Files that replace an existing file only when they are complete.
  *
- * They are written as PATH.tmp, one name for each target, so that what a writer leaves behind that dies is overwritten
- * by the next one. Whoever writes it holds a lock on it, which ends with its process; a second writer meanwhile, or one
- * on a file system without locks, makes a PATH.tmp.<n> that was not there. So nobody writes into another's file, and
- * the newest that is complete stays. A symbolic link stays, too: the file that it leads to is the target, there or not.
+ * A file is written as PATH.tmp, one name per target, so that the next writer overwrites what a dead writer has left.
+ * The writer holds a lock on it, which ends with its process. A second writer at the same time, or a writer on a file
+ * system without locks, creates a new PATH.tmp.<n>. So no writer writes into the file of another, and the last complete
+ * file stays. Symbolic links are kept: the target is the file that the link leads to, whether it exists or not.
  *
- * What is larger than a piece goes to the disk past the page cache, where the file system can (O_DIRECT): it would be
- * copied there page by page only to be synced and forgotten, with CPU time that training has a better use for. */
+ * Files larger than a piece bypass the page cache if the file system supports that (O_DIRECT). Copying them to the page
+ * cache, only to sync and forget them, would take CPU time from the training. */
 #define _GNU_SOURCE /* flock, O_DIRECT */
 #include "base/base.h"
 
@@ -17,13 +17,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STAGE_NBYTES = LKSI_NEW_FILE_PIECE_NBYTES, BLOCK_NBYTES = 4096 }; /* of the disk, at most */
+enum { STAGE_NBYTES = LKSI_NEW_FILE_PIECE_NBYTES, BLOCK_NBYTES = 4096 }; /* the largest block size of a disk */
 
 struct lksi_new_file {
     int descriptor;
     bool is_direct;
     char *path, *temporary;
-    char *stage; /* what is still to be written, after whole blocks */
+    char *stage; /* data that is not written yet; it follows whole blocks */
     size_t n_staged;
 };
 
@@ -35,7 +35,7 @@ static void release(lksi_new_file *file) {
     lksi_free(file);
 }
 
-/* A device or a directory is not to be replaced by a file. */
+/* A device or a directory must not be replaced by a file. */
 static lks_status check_target(const char *path) {
     struct stat info;
     if (path[0] == '\0') {
@@ -47,12 +47,12 @@ static lks_status check_target(const char *path) {
     return LKS_OK;
 }
 
-/* Where the link `path` leads, one step; NULL with LKS_OK where it is none. */
+/* Follows the link `path` one step. *next is NULL, with LKS_OK, if it is not a link. */
 static lks_status read_link(const char *path, char **next) {
     char text[4096];
     *next = NULL;
     ssize_t n = readlink(path, text, sizeof text);
-    if (n < 0) return LKS_OK; /* no link, or an error that creating the file will tell of */
+    if (n < 0) return LKS_OK; /* not a link, or an error that creating the file will report */
     if (n == (ssize_t)sizeof text) return lksi_error(LKS_ERR_FILE, "%s: a link to a name that is too long", path);
     const char *slash = strrchr(path, '/');
     size_t n_directory = text[0] != '/' && slash != NULL ? (size_t)(slash - path) + 1 : 0;
@@ -82,7 +82,7 @@ static lks_status follow_links(const char *path, char **target) {
     return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(ELOOP));
 }
 
-/* Nothing is truncated yet: the name may be another writer's. Of what is no regular file none is opened for long. */
+/* Opens without truncating, because the file may be another writer's. Refuses anything but a regular file. */
 static int open_temporary(const char *name) {
     struct stat info;
     int descriptor = open(name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
@@ -92,7 +92,7 @@ static int open_temporary(const char *name) {
     return -1;
 }
 
-/* -1 where the name is another writer's, or cannot be locked. */
+/* Opens and locks the file. -1: another writer has it, or it cannot be locked. */
 static int open_locked(const char *name) {
     enum { MAX_TRIES = 16 };
     for (int i = 0; i < MAX_TRIES; i++) {
@@ -100,14 +100,15 @@ static int open_locked(const char *name) {
         if (descriptor < 0) return -1;
         bool is_locked = flock(descriptor, LOCK_EX | LOCK_NB) == 0;
         if (is_locked && lksi_file_is_still_named(descriptor, name)) return descriptor;
-        if (!is_locked && errno != EWOULDBLOCK) unlink(name); /* nobody can lock it, so nobody is writing it */
+        /* A file system without locks: no writer can hold the lock, so none is writing this file. */
+        if (!is_locked && errno != EWOULDBLOCK) unlink(name);
         close(descriptor);
         if (!is_locked) return -1;
     }
     return -1;
 }
 
-/* Leaves errno. */
+/* Creates a new PATH.tmp.<n>. -1 with errno set on failure. */
 static int open_own(char *name, size_t name_nbytes, const char *path) {
     enum { MAX_NAMES = 1000 };
     int descriptor = -1;
@@ -162,7 +163,7 @@ static lks_status write_out(lksi_new_file *file, const char *data, size_t nbytes
         ssize_t n_written = write(file->descriptor, data, nbytes);
         if (n_written >= 0)
             data += n_written, nbytes -= (size_t)n_written;
-        else if (errno == EINVAL && file->is_direct) /* blocks of another size, or a part of one is left */
+        else if (errno == EINVAL && file->is_direct) /* another block size, or a partial block is left */
             set_direct(file, false);
         else if (errno != EINTR)
             return lksi_error_file(file->path);
@@ -176,7 +177,7 @@ static lks_status write_stage(lksi_new_file *file) {
     return write_out(file, file->stage, nbytes);
 }
 
-/* What need not be staged: whole pieces, where only whole blocks came before. */
+/* Bytes of `data` that can be written without staging: whole pieces, if the stage and `data` are aligned to blocks. */
 static size_t count_unstaged(const lksi_new_file *file, const char *data, size_t nbytes) {
     const bool is_aligned = file->n_staged % BLOCK_NBYTES == 0 && (uintptr_t)data % BLOCK_NBYTES == 0;
     return is_aligned ? nbytes / STAGE_NBYTES * STAGE_NBYTES : 0;
@@ -202,7 +203,7 @@ lks_status lksi_new_file_write(lksi_new_file *file, const void *data, size_t nby
     return LKS_OK;
 }
 
-/* The end of the file need not be whole blocks. */
+/* Writes the stage without O_DIRECT, because the end of the file may be a partial block. */
 static lks_status write_rest(lksi_new_file *file) {
     set_direct(file, false);
     return write_stage(file);
@@ -222,7 +223,7 @@ lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const v
     return LKS_OK;
 }
 
-/* The name is in the directory, which is a file of its own. Not all file systems let a directory be synced. */
+/* Makes the new name durable: it is stored in the directory. Some file systems cannot sync directories. */
 static lks_status sync_directory(const char *path) {
     char *directory = lksi_strdup(path);
     if (directory == NULL) return LKS_ERR_MEMORY;
@@ -230,7 +231,7 @@ static lks_status sync_directory(const char *path) {
     if (slash != NULL) slash[slash == directory] = '\0';
     int descriptor = open(slash != NULL ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     lksi_free(directory);
-    if (descriptor < 0) return LKS_OK; /* one that may be written to and not read */
+    if (descriptor < 0) return LKS_OK; /* the directory may be writable but not readable */
     lks_status status = fsync(descriptor) == 0 || errno == EINVAL || errno == EROFS ? LKS_OK : lksi_error_file(path);
     close(descriptor);
     return status;

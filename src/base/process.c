@@ -1,11 +1,11 @@
-/* What the kernel says of another process, and the machine and the environment of this one. */
+/* The state of another process, the name of this machine, and environment variables. */
 #include "base/base.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { PF_EXITING = 4 }; /* include/linux/sched.h; in the ninth field of /proc/PID/stat */
+enum { PF_EXITING = 4 }; /* from include/linux/sched.h; a flag in the ninth field of /proc/PID/stat */
 
 bool lksi_process_read_stat(int pid, lksi_process_stat *stat) {
     char path[64], text[512];
@@ -15,7 +15,7 @@ bool lksi_process_read_stat(int pid, lksi_process_stat *stat) {
     size_t nbytes = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[nbytes] = '\0';
-    /* "PID (NAME) STATE PARENT GROUP SESSION TTY TTY_GROUP FLAGS ..."; the name may hold anything. */
+    /* "PID (NAME) STATE PARENT GROUP SESSION TTY TTY_GROUP FLAGS ...". The name may contain any characters. */
     const char *after_name = strrchr(text, ')');
     unsigned flags;
     int parent;
@@ -43,5 +43,5 @@ lks_status lksi_variable_switch(const char *name, bool otherwise, bool *is_on) {
     const char *value = lksi_variable(name);
     *is_on = value == NULL ? otherwise : strcmp(value, "1") == 0;
     if (value == NULL || *is_on || strcmp(value, "0") == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s' (there are: 0, 1)", name, value);
+    return lksi_error(LKS_ERR_ARGUMENT, "%s '%s' is not 0 or 1", name, value);
 }

@@ -1,4 +1,4 @@
-/* Whose lines on stderr are whose: several ranks share one. */
+/* The rank prefix of lines on stderr, which several ranks share. */
 #include "base/base.h"
 
 #include <ctype.h>

@@ -1,7 +1,7 @@
-/* Signals held back while a kernel library computes.
+/* Blocks signals while a kernel library computes.
  *
- * oneDNN's matrix products point the stack pointer into a buffer on the heap. The frame of a handler without a stack of
- * its own (SA_ONSTACK) would be written below it, over what lies there. */
+ * oneDNN's matrix products point the stack pointer into a buffer on the heap. The frame of a signal handler without its
+ * own stack (SA_ONSTACK) would be written below it and overwrite other memory. */
 #define _GNU_SOURCE /* sigset_t */
 #include "base/signals.h"
 
@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-/* So long at most, and one product. */
+/* Signals are held for at most this time plus one product. */
 #define MOST_HELD_NS LKSI_NS_PER_MS
 
 static _Thread_local struct {
@@ -18,8 +18,8 @@ static _Thread_local struct {
     sigset_t before;
 } signals;
 
-/* Those that a thread brings upon itself stay: held back, they would end the process past the program's handler, or a
- * sanitizer's report. */
+/* Signals that a thread raises itself stay unblocked: if blocked, they would kill the process without the program's
+ * handler or a sanitizer's report. */
 void lksi_signals_of_others(sigset_t *others) {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigfillset(others);

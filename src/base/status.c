@@ -23,20 +23,21 @@ const char *lks_status_text(lks_status status) {
 
 const char *lks_error_text(void) { return error_text; }
 
-/* The sign of what is no number means nothing: what 0 / 0 gives is "-nan" to printf. */
+/* Removes the sign of NaN, which means nothing: printf shows the result of 0 / 0 as "-nan". */
 static void drop_signs_of_nan(char *text) {
     for (char *at = text; (at = strstr(at, " -nan")) != NULL; at++)
         if (!isalnum((unsigned char)at[5])) memmove(at + 1, at + 2, strlen(at + 2) + 1);
 }
 
-/* vsnprintf, but what does not fit is cut out of the middle: a long path stands before the reason. */
+/* vsnprintf that cuts the middle of a text that is too long, because the reason stands at the end, after a long path.
+ */
 LKS_PRINTF(3, 0)
 static void format_text(char *text, size_t text_nbytes, const char *format, va_list arguments) {
     static const char gap[] = "...";
     va_list again;
     va_copy(again, arguments);
     int length = vsnprintf(text, text_nbytes, format, arguments);
-    /* Not counted: an error that is told is no allocation of the library's. Without memory the end is lost. */
+    /* malloc, so that an error text does not count as an allocation. Without memory the end of the text is lost. */
     char *whole = length >= 0 && (size_t)length >= text_nbytes ? malloc((size_t)length + 1) : NULL;
     if (whole != NULL) {
         size_t begin_nbytes = (text_nbytes - sizeof gap) / 2, end_nbytes = text_nbytes - sizeof gap - begin_nbytes;
@@ -49,7 +50,7 @@ static void format_text(char *text, size_t text_nbytes, const char *format, va_l
 }
 
 lks_status(lksi_error)(lks_status status, const char *format, ...) {
-    /* Formatted aside first: an argument may be the old error text itself. */
+    /* Formatted into a local buffer first, because an argument may be the old error text itself. */
     char text[sizeof error_text];
     va_list arguments;
     va_start(arguments, format);
@@ -116,8 +117,8 @@ int lks_report(lks_status status, const char *file, int line) {
     const char *text = error_text[0] != '\0' ? error_text : lks_status_text(status);
     char rank[LKSI_RANK_PREFIX_NBYTES];
     lksi_rank_prefix(text, rank);
-    int first_line = (int)strcspn(text, "\n"); /* a table follows it */
-    /* The place helps whoever wrote the program, not whoever mistyped a path. */
+    int first_line = (int)strcspn(text, "\n"); /* further lines are a table */
+    /* File and line help the author of the program. They do not help a user who mistyped a path. */
     if (status == LKS_ERR_FILE || status == LKS_ERR_FORMAT || file == NULL)
         fprintf(stderr, "lockstep: %s%s\n", rank, text);
     else

@@ -1,3 +1,4 @@
+/* Text: appending, parsing of numbers, UTF-8. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ void lksi_append_number(char *text, size_t text_nbytes, int number) {
         lksi_append(text, text_nbytes, "%s%d", text[0] != '\0' ? ", " : "", number);
 }
 
-/* strtoll and strtod also take blanks in front, strtod hexadecimals and names. */
+/* strtoll and strtod also accept leading blanks, and strtod hexadecimal numbers and names (inf, nan). */
 static bool is_of(const char *text, const char *characters) { return text[strspn(text, characters)] == '\0'; }
 
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value) {
@@ -45,7 +46,7 @@ bool lksi_parse_f64(const char *text, double min, double max, double *value) {
     return true;
 }
 
-/* Length of the UTF-8 sequence that `byte` begins; 0 where it begins none. */
+/* Length of the UTF-8 sequence that begins with `byte`. 0: none does. */
 static size_t sequence_nbytes(unsigned char byte) {
     if (byte < 0x80) return 1;
     if (byte >= 0xc2 && byte < 0xe0) return 2;
@@ -53,8 +54,8 @@ static size_t sequence_nbytes(unsigned char byte) {
     return byte >= 0xf0 && byte < 0xf5 ? 4 : 0;
 }
 
-/* What may follow it at once: after four first bytes not every continuation, else there would be sequences longer than
- * they need to be, surrogates, and characters beyond the last. */
+/* Whether `second` may follow `first`. After four first bytes only some continuation bytes are valid: the others would
+ * make overlong sequences, surrogates, or characters beyond U+10FFFF. */
 static bool may_follow(unsigned char first, unsigned char second) {
     if ((second & 0xc0) != 0x80) return false;
     if (first == 0xe0) return second >= 0xa0;

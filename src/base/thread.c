@@ -1,4 +1,4 @@
-/* Threads of the library, and how many CPUs there are for them. */
+/* Threads of the library, and the number of CPUs for them. */
 #define _GNU_SOURCE /* affinity, thread names */
 #include "base/base.h"
 #include "base/signals.h"
@@ -13,12 +13,12 @@ struct lksi_thread {
     pthread_t handle;
     void (*function)(void *);
     void *argument;
-    int rank; /* its maker's */
+    int rank; /* of the creating thread */
     char name[16];
 };
 
-/* The OpenMP that counts is the one the kernel library brought, whichever it is: linking one of our own could load a
- * second, whose settings nobody reads. */
+/* The OpenMP runtime that matters is the one that the kernel library has loaded, so it is looked up at run time.
+ * Linking against one could load a second runtime, whose settings have no effect. */
 static void (*openmp_set_num_threads)(int);
 static pthread_once_t openmp_once = PTHREAD_ONCE_INIT;
 
@@ -39,7 +39,7 @@ static void *run(void *opaque) {
     lksi_thread *thread = opaque;
     pthread_setname_np(pthread_self(), thread->name);
     lksi_thread_set_rank(thread->rank);
-    lksi_openmp_set_threads(1); /* a rank's kernels must not each take the whole machine */
+    lksi_openmp_set_threads(1); /* the kernels of one rank must not take the whole machine */
     thread->function(thread->argument);
     return NULL;
 }
@@ -51,7 +51,7 @@ lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), vo
     created->argument = argument;
     created->rank = lksi_own_rank();
     snprintf(created->name, sizeof created->name, "%s", name);
-    /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. */
+    /* Signals are for the program's own threads: handlers must not run on a library thread. */
     sigset_t others, before;
     lksi_signals_of_others(&others);
     pthread_sigmask(SIG_SETMASK, &others, &before);
@@ -71,9 +71,10 @@ void lksi_thread_join(lksi_thread *thread) {
     lksi_free(thread);
 }
 
-/* Who yields to a program that computes gets the CPU back after its slice of some milliseconds. Who is woken from a
- * sleep mostly gets it at once. One long absence may be a passing guest; two among a few short ones are not. While
- * there are none, not every yield is timed: one to another rank takes little longer than reading the clock. */
+/* A thread that yields to a computing program gets the CPU back after a time slice of some milliseconds. A thread that
+ * is woken from a sleep mostly gets it at once. So yields are timed, and after two long ones among a few short ones the
+ * CPUs count as crowded for 100 ms. One long yield alone may be chance. While there are none, only every fourth yield
+ * is timed, because a yield to another rank takes little longer than reading the clock. */
 bool lksi_yield(void) {
     static const int64_t long_ns = LKSI_NS_PER_MS, lately_ns = 100 * LKSI_NS_PER_MS;
     enum { N_UNTIMED = 3, PER_LONG = 8, CROWDED = 12 };
@@ -105,7 +106,7 @@ void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int
     (void)pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &until);
 }
 
-/* "max 100000" or "150000 100000"; 0 where there is no quota. */
+/* cpu.max is "max 100000" or "150000 100000". 0: no quota. */
 static double cpu_quota_of(const char *cgroup) {
     char path[LKSI_PATH_NBYTES];
     FILE *file = lksi_path(path, "%s/cpu.max", cgroup) == LKS_OK ? fopen(path, "re") : NULL;

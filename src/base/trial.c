@@ -1,3 +1,4 @@
+/* Trials: timing of two ways and the choice of the faster one. */
 #include "base/trial.h"
 
 #include "base/base.h"
@@ -44,7 +45,7 @@ void lksi_trial_end(lksi_trial *trial, int64_t took_ns) {
     if (trial->is_timed) trial->took_ns[trial->is_second][trial->timed] = took_ns;
 }
 
-enum { ALIKE = 16 }; /* times that differ by less than such a part */
+enum { ALIKE = 16 }; /* medians that differ by less than 1/16 count as alike */
 
 static bool is_second_better(const lksi_call_trial *trial) {
     const int64_t *median_ns = trial->turn.median_ns;

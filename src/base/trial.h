@@ -1,8 +1,8 @@
-/* Which of two ways is quicker, where nobody can say: it is tried.
+/* Trials: finds out by timing which of two ways is faster.
  *
- * How quickly lines go from core to core depends on where the cores lie, which no rank can ask, and a virtual machine
- * moves them. So of every period of turns eight are timed either way, after some that still meet lines that went the
- * other way, and the others go the quicker one. The bits are the same.
+ * How fast cache lines move between cores depends on the placement of the cores. Ranks cannot query it, and a virtual
+ * machine changes it. So in every period of turns eight turns are timed each way, after a few untimed ones that still
+ * meet lines from the other way. The rest of the period takes the faster way. Both ways give the same bits.
  */
 #ifndef LKSI_TRIAL_H
 #define LKSI_TRIAL_H
@@ -13,45 +13,47 @@
 
 enum {
     LKSI_TRIAL_TIMED = 8,
-    LKSI_TRIAL_UNTIMED = 4, /* before them: they still meet lines that went the other way */
+    LKSI_TRIAL_UNTIMED = 4, /* before the timed turns: they still meet lines from the other way */
     LKSI_TRIAL_EACH = LKSI_TRIAL_UNTIMED + LKSI_TRIAL_TIMED,
-    LKSI_TRIAL_SHORT = 8 /* such a part of a period is the first: what else goes on while a program starts deceives */
+    LKSI_TRIAL_SHORT = 8 /* the first period is 1/8 as long, because the start of a program disturbs its timings */
 };
 
-/* Of turns that are alike. Starts as zeros. */
+/* A trial of similar turns. Zero-initialised. */
 typedef struct lksi_trial {
     bool is_second;        /* the way of this turn */
-    bool is_tried;         /* it is not the quicker way that is taken, but one that is to be known */
-    bool is_timed;         /* only then is it worth looking at the clock */
-    bool is_decided;       /* it is the first after those that were tried */
-    bool is_second_better; /* as tried last */
+    bool is_tried;         /* this turn is a part of the trial, not a use of its result */
+    bool is_timed;         /* this turn is timed; otherwise the caller need not read the clock */
+    bool is_decided;       /* this turn is the first one after the trial */
+    bool is_second_better; /* result of the last trial */
     int64_t median_ns[2];  /* likewise */
-    int64_t turn;          /* the next one, from 0; below, it goes the first way untried */
-    int timed;             /* how many of its way were timed before, if it is timed */
+    int64_t turn;          /* number of the next turn; while negative, turns take the first way without a trial */
+    int timed;             /* if timed: how many turns of this way were timed before */
     int64_t took_ns[2][LKSI_TRIAL_TIMED];
 } lksi_trial;
 
-/* `period`: turns from one choice to the next, a power of two from 256 on (an eighth of it has to be more than those
- * that are tried), always the same for a trial. */
+/* Begins a turn. `period` is the number of turns from one trial to the next, always the same for a trial. It is a power
+ * of two, at least 256, because an eighth of it must exceed the number of tried turns. */
 void lksi_trial_begin(lksi_trial *trial, int period);
-void lksi_trial_rest(lksi_trial *trial); /* instead: a turn that does not count goes the way that is taken for better */
-void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others than timed ones are ignored */
+/* Replaces lksi_trial_begin for a turn that does not count. It takes the way that is known as better. */
+void lksi_trial_rest(lksi_trial *trial);
+void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* ends any turn; times of untimed turns are ignored */
 
-/* The same for calls, from the end of one to the end of the next, so that what a way costs between the calls counts;
- * where that is alike, by the calls alone: a caller who computes for long between them makes it so, but for chance.
- * Starts as zeros. */
+/* A trial of calls. Times are from the end of one call to the end of the next, so that costs of a way between the calls
+ * count. If these are alike, the times of the calls alone decide: a caller that computes for long between calls makes
+ * them alike except for noise. Zero-initialised. */
 typedef struct lksi_call_trial {
-    lksi_trial turn;            /* what is to be known of this one, and the times between ends */
-    int64_t began_ns, ended_ns; /* of those that are tried: this one, the last one */
+    lksi_trial turn;            /* the state of this turn, and the times between ends */
+    int64_t began_ns, ended_ns; /* begin of this tried call, end of the last tried one */
     int64_t calls_ns[2][LKSI_TRIAL_TIMED];
 } lksi_call_trial;
 
-/* Before the first call: as many go the first way untried, fewer than a period. Instead of a turn: lksi_trial_rest. */
+/* Before the first call: lets `n_calls` calls take the first way without a trial, fewer than a period. A call that does
+ * not count uses lksi_trial_rest. */
 void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls);
 void lksi_call_trial_begin(lksi_call_trial *trial, int period);
 void lksi_call_trial_end(lksi_call_trial *trial);
 
-/* The median, of an even number the upper one; sorts them. */
+/* Sorts the times and returns the median, for an even number the upper one. */
 int64_t lksi_median_ns(int64_t *took_ns, size_t n);
 
 #endif

@@ -1,11 +1,12 @@
-/* Who is to blame for a deadline: the awaited rank may itself be waiting for another, and so on; the one at the end of
- * that chain is the one that people must look at.
+/* Finds the rank that caused a timeout. The awaited rank may itself wait for another rank, and so on. The rank at the
+ * end of that chain is the one to look at.
  *
  *     rank 0 waits for rank 1, which waits for rank 2, which is stopped        => rank 2
  *
- * A rank that is stopped or does not answer comes first. Then the first in the chain that does not wait, or does so in
- * another group. Where all wait in a circle, whoever is furthest behind: it was stopped before it could say so, or has
- * left a call out; where nobody is, the awaited rank, and for whom it waits in turn.
+ * A rank that is stopped or does not answer comes first. Next comes the first rank of the chain that does not wait, or
+ * that waits in another group. If all ranks wait in a circle, it is the rank that is furthest behind: it was stopped
+ * before it could publish that, or has left out a call. If no rank is behind, it is the awaited rank, and the text says
+ * which rank that one waits for.
  */
 #include "comm/comm_internal.h"
 
@@ -23,8 +24,8 @@ static lksi_doing look_at(const lks_group *group, int seat) {
     return doing;
 }
 
-/* Who waits over a network wakes now and then to look, which is not to be taken for work; on a busy machine it may then
- * have to wait for its turn. */
+/* A rank that waits over a network wakes periodically to check its streams. This must not count as work. On a busy
+ * machine such a check may take long. So an awake rank is looked at several times. */
 enum { MAX_LOOKS = 20, BETWEEN_LOOKS_NS = 1000000 };
 
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
@@ -36,7 +37,7 @@ lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
     return doing;
 }
 
-/* The same of all seats at once. */
+/* The same for all seats at once. */
 static void look_at_all(const lks_group *group, lksi_doing *doing) {
     for (int i = 0, n_awake = 1; i < MAX_LOOKS && n_awake > 0; i++) {
         if (i > 0) lksi_sleep_ns(BETWEEN_LOOKS_NS);
@@ -49,7 +50,7 @@ static void look_at_all(const lks_group *group, lksi_doing *doing) {
     }
 }
 
-/* Ranks that are threads stop together. */
+/* Ranks that are threads of this process stop together with this rank, so they are never found stopped. */
 static bool is_stopped(const lks_group *group, int seat) {
     int pid = group->control->seats[seat].identity.pid;
     lksi_process_stat stat;
@@ -57,7 +58,8 @@ static bool is_stopped(const lks_group *group, int seat) {
            lksi_process_read_stat(pid, &stat) && stat.is_stopped;
 }
 
-/* Of ranks on other hosts nothing is known unless they are asked. */
+/* Collects what all ranks are doing. Ranks on other hosts must be asked (can_ask). If they are not, they count as known
+ * and not waiting. */
 static void find_out(const lks_group *group, bool can_ask, lksi_doing *doing) {
     for (int rank = 0; rank < group->size; rank++) doing[rank] = (lksi_doing){.is_known = !can_ask, .awaited = -1};
     if (can_ask) group->remote->roll_call(group, LKSI_ROLL_CALL_MS, doing);
@@ -78,7 +80,7 @@ bool lksi_can_ask(const lks_group *group) {
     return group->remote != NULL && group->remote->roll_call != NULL && !lksi_has_left(group, 0);
 }
 
-/* Of those that are seen: here, and on other hosts where they were asked. */
+/* The rank that is furthest behind, of the ranks on this host and, if they were asked (asks), on other hosts. */
 static int furthest_behind(const lks_group *group, const lksi_doing *doing, bool asks, int awaited) {
     int last = awaited;
     for (int rank = 0; rank < group->size; rank++) {
@@ -89,7 +91,7 @@ static int furthest_behind(const lks_group *group, const lksi_doing *doing, bool
     return last;
 }
 
-/* Of a rank in a circle. */
+/* Describes a rank in a circle of waits. */
 static void explain_circle(const lks_group *group, const lksi_doing *doing, bool is_behind, char *why,
                            size_t why_nbytes) {
     char awaited[32] = "";
@@ -118,7 +120,7 @@ static int follow(const lks_group *group, const lksi_doing *doing, bool asks, in
     for (int rank = 0; rank < group->size; rank++) {
         if (doing[rank].is_known || rank == group->rank || lksi_has_left(group, rank)) continue;
         snprintf(why, why_nbytes, group->seat_of[rank] >= 0 ? "is stopped" : "does not answer");
-        return rank; /* the first rank before all others: without it nobody's answer comes through */
+        return rank; /* rank 0 is checked first: without it no answer is forwarded */
     }
     int end = awaited, n_hops = 0;
     while (doing[end].awaited >= 0 && doing[end].awaited < group->size && n_hops++ < group->size)

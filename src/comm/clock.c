@@ -1,17 +1,18 @@
+/* The clock of deadlines, which does not advance while the process is stopped. */
 #include "comm/clock.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-static const int64_t stopped_ns = INT64_C(2) * 1000 * 1000 * 1000;
+static const int64_t stopped_ns = INT64_C(2) * 1000 * 1000 * 1000; /* a slice that took so long was a stop */
 
 static _Atomic int64_t forgiven_ns;
 
 int64_t lksi_running_ns(void) { return lksi_now_ns() - atomic_load(&forgiven_ns); }
 
-/* All threads that sleep wake of the same stop: only what none of them has seen is added. Under a lock, so that who
- * finds it seen finds it added, too. */
+/* All sleeping threads observe the same stop. Only the part that no thread has counted before is added. The lock
+ * ensures that a thread that finds the stop counted also sees it in forgiven_ns. */
 void lksi_forgive_stop(int64_t since_ns, int64_t until_ns) {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     static int64_t seen_until_ns;

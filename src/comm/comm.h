@@ -1,4 +1,4 @@
-/* What comm/ offers to the other rooms, beyond its public face. */
+/* The interface of comm/ to the other rooms, beyond the public header. */
 #ifndef LKSI_COMM_H
 #define LKSI_COMM_H
 
@@ -10,23 +10,23 @@
 
 typedef struct lksi_thread_world lksi_thread_world;
 lks_status lksi_thread_world_create(lksi_thread_world **world, int size);
-/* From now on lks_init on this thread joins `world` as `rank`. */
+/* After this, lks_init on this thread joins `world` as `rank`. */
 void lksi_thread_world_enter(lksi_thread_world *world, int rank);
-/* This thread is no rank any more; one that leaves with a group still joined, or without having joined while others
- * wait in lks_init, counts as lost. `exit_code` is what its rank function returned. */
+/* This thread stops being a rank. It counts as lost if it leaves while it is in a group, or before it has joined while
+ * others wait in lks_init. `exit_code` is what its rank function returned. */
 void lksi_thread_world_leave(lksi_thread_world *world, int exit_code);
-void lksi_thread_world_destroy(lksi_thread_world *world); /* after all have left; accepts NULL */
+void lksi_thread_world_destroy(lksi_thread_world *world); /* after all ranks have left; accepts NULL */
 
 /* --- arithmetic (used by parallel/) --- */
 
-/* The largest power of two below n, n > 1: where the canonical tree splits. */
+/* The largest power of two below n (n > 1). The canonical tree splits there. */
 static inline int lksi_split(int n) {
     int half = 1;
     while (half * 2 < n) half *= 2;
     return half;
 }
-/* out[i] = op over inputs of scale[k] * inputs[k][i], in canonical order over k. `scales` may be NULL (all 1). `out`
- * may be one of the inputs. Equal bits on every instruction set. avg does not divide here. */
+/* out[i] = op over k of scales[k] * inputs[k][i], in canonical order over k. `scales` may be NULL (all 1). `out` may be
+ * one of the inputs. All instruction sets give the same bits. avg does not divide here. */
 void lksi_reduce_many(void *out, const void *const *inputs, const double *scales, int n_inputs, size_t count,
                       lks_type type, lks_operator op);
 
@@ -34,13 +34,13 @@ void lksi_reduce_many(void *out, const void *const *inputs, const double *scales
 
 enum { LKSI_PAYLOAD_NBYTES = 104, LKSI_MAX_RANKS = 1024 };
 
-/* A barrier in which every rank hands every other LKSI_PAYLOAD_NBYTES at most: payload `mine` out, all ranks' payloads
- * (size * nbytes, in rank order) in `all`. `operation` and `fingerprint` must agree on all ranks: it is how a call of a
- * higher room is checked as the operations of comm/ are. Works on every transport. Deadline and errors as any
- * collective. */
+/* A barrier in which every rank sends the same number of bytes, at most LKSI_PAYLOAD_NBYTES, to all. `mine` is this
+ * rank's payload. `all` gets the payloads of all ranks (size * nbytes, in rank order). `operation` and `fingerprint`
+ * must be the same on all ranks: this checks calls of higher rooms as the operations of comm/ are checked. Works on
+ * every transport. Deadline and errors are as for any collective. */
 lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint, const void *mine, size_t nbytes,
                          void *all);
-/* What the fingerprint is made of, in words, for the error that shows two calls. */
+/* Explains the fingerprint in words, for the error that shows two calls. */
 typedef struct lksi_meaning {
     void (*write)(const void *context, char *text, size_t text_nbytes);
     const void *context;
@@ -50,61 +50,63 @@ lks_status lksi_exchange_meaning(lks_group *group, const char *operation, uint64
 
 /* --- threads that run collectives beside one that computes (used by parallel/) --- */
 
-/* The calling thread is such a one from now on: it spins only where CPUs are left over (where `is_patient`, on the
- * network for milliseconds), and leaves messages alone. */
+/* Makes the calling thread a worker: it spins only if there are spare CPUs (if `is_patient`, on the network for
+ * milliseconds), and does not touch point-to-point messages. */
 void lksi_work_become_worker(bool is_patient);
-/* Whether there is a CPU for it and one for the thread that computes, on every rank of this host. */
+/* Whether every rank of this host has a CPU for its worker and one for its computing thread. */
 bool lksi_group_worker_may_spin(const lks_group *group);
 
-/* `other`, of the same ranks, fails when `group` does: a rank that gives up is not waited for there either. Neither is
- * bound or destroyed while another thread uses `group`. */
+/* Binds `other`, a group of the same ranks, to `group`: it fails when `group` fails, so no rank waits there for a rank
+ * that gave up. No other thread may use `group` while a group is bound to it or one of both is destroyed. */
 void lksi_group_bind(lks_group *group, lks_group *other);
 
-/* Until it gives the group back, its collectives are for `borrower`'s such threads alone: on any other they are
- * LKS_ERR_STATE, and so is lending it to another. `name` is what needs it, for the error. */
+/* Lends the group: until it is given back, only worker threads of `borrower` may run collectives on it. On other
+ * threads these return LKS_ERR_STATE, and so does lending it to another borrower. `name` names the user in the error.
+ */
 lks_status lksi_group_lend(lks_group *group, const void *borrower, const char *name);
-void lksi_group_give_back(lks_group *group, const void *borrower); /* nothing where it is not lent to that one */
-/* LKS_ERR_STATE where the group is lent to another than `borrower`. */
+void lksi_group_give_back(lks_group *group, const void *borrower); /* does nothing if it is not lent to `borrower` */
+/* LKS_ERR_STATE if the group is lent to another than `borrower`. */
 lks_status lksi_group_refuse_lent(const lks_group *group, const void *borrower, const char *name);
 
 /* --- the operations and their algorithms (used by cli/ and the tests) --- */
 
 typedef struct lksi_operation lksi_operation;
-/* The operation called `name` ("all_reduce"); NULL where there is none. */
+/* The operation called `name` ("all_reduce"). NULL if there is none. */
 const lksi_operation *lksi_operation_find(const char *name);
-/* All of them, counted from 0; NULL past the last. */
+/* Operation `index`, from 0 on. NULL past the last. */
 const lksi_operation *lksi_operation_at(int index);
 const char *lksi_operation_name(const lksi_operation *operation);
-/* The names that lks_collective_options.algorithm takes besides "auto", counted from 0; NULL past the last. */
+/* The names that lks_collective_options.algorithm takes besides "auto", by index from 0 on. NULL past the last. */
 const char *lksi_operation_algorithm(const lksi_operation *operation, int index);
-/* Whether LOCKSTEP_ALGORITHM can be followed. Errors: LKS_ERR_ARGUMENT, as every collective would have it. */
+/* Checks LOCKSTEP_ALGORITHM. Errors: LKS_ERR_ARGUMENT, the error that every collective would return. */
 lks_status lksi_algorithm_variable_check(void);
-/* What a message over a transport between hosts costs. */
+/* The cost of a message over a transport between hosts. */
 typedef struct lksi_tuning {
-    bool is_given; /* false: LOCKSTEP_TUNING is not set, or its file says nothing of the transport */
+    bool is_given; /* false: LOCKSTEP_TUNING is not set, or its file has no entry for the transport */
     double latency_ns, ns_per_byte;
 } lksi_tuning;
-/* What LOCKSTEP_TUNING's file says of `transport` ("tcp", "mpi"). Errors: LKS_ERR_FILE, LKS_ERR_FORMAT. */
-lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning);
-/* What `auto` takes between `n_ranks` hosts of a rank each, in the canonical order, for `nbytes` of the call's count.
+/* Reads the entry of `transport` ("tcp", "mpi") in the file of LOCKSTEP_TUNING. Errors: LKS_ERR_FILE, LKS_ERR_FORMAT.
  */
+lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning);
+/* The algorithm that `auto` chooses between `n_ranks` hosts with one rank each, in the canonical order. `nbytes` is the
+ * size of the call's count. */
 const char *lksi_operation_cheapest(const lksi_operation *operation, const lksi_tuning *tuning, int n_ranks,
                                     size_t nbytes);
-/* What the group's last collective ran: what `auto` chose, or what was asked for. NULL before the first. */
+/* The algorithm of the group's last collective. NULL before the first. */
 const char *lksi_group_last_algorithm(const lks_group *group);
 
-/* A status that cannot be undone: marks the group dead on this rank and tells the others why. Returns `status`. */
+/* Marks the group dead on this rank with the current error, and tells the others why. Returns `status`. */
 lks_status lksi_group_fail(lks_group *group, lks_status status);
-/* The group's first error, LKS_OK while it lives. */
+/* The group's first error, or LKS_OK while it lives. */
 lks_status lksi_group_status(const lks_group *group);
-/* The same for whoever computes for long between two calls, now and then: a rank that was lost meanwhile has killed the
- * group, and need not wait for the next call to be named. `doing` is what goes on, for the error. Waits for nothing.
- * Not while another thread uses the group. */
+/* For a thread that computes for long between two calls: checks whether the group has died meanwhile (a lost rank), and
+ * returns the error. `doing` names the activity in the error. It does not wait. No other thread may use the group
+ * meanwhile. */
 lks_status lksi_group_look_around(lks_group *group, const char *doing);
 int64_t lksi_group_timeout_ms(const lks_group *group);
-/* Why the group's sums need not keep the canonical order, for people; "" where they do: what it was made with, or an
- * algorithm that LOCKSTEP_ALGORITHM names. Where they do not, their bits depend on the number of ranks, and on where
- * data is cut into calls. Errors: LKS_ERR_ARGUMENT: the variable. */
+/* A text that says why the group's sums may not keep the canonical order: the group's order option, or an algorithm
+ * that LOCKSTEP_ALGORITHM names. "" if they keep it. Otherwise their bits depend on the number of ranks and on how data
+ * is divided into calls. Errors: LKS_ERR_ARGUMENT: the variable is invalid. */
 lks_status lksi_group_order_obstacle(lks_group *group, char *text, size_t text_nbytes);
 
 #endif

@@ -1,9 +1,9 @@
-/* memcpy for bulk data: on some CPUs in pieces of 1 KiB; or past the caches.
+/* memcpy for bulk data: on some CPUs in pieces of 1 KiB, or with stores that bypass the caches.
  *
- * From a few KiB on, the C library copies with `rep movsb`. On AMD's Zen cores that falls to 3 GB/s (from 50 to 90)
- * where source and destination are not aligned alike, as with any buffer from malloc; measured, 64 KiB in L2,
- * glibc 2.36. On Intel's it is the quickest way: lines that another core has are then not fetched before they are
- * written (16 KiB, Emerald Rapids: 0.8 us where vectors take 1.5).
+ * The C library copies more than a few KiB with `rep movsb`. On AMD's Zen cores that is more than ten times slower if
+ * source and destination are aligned differently, as buffers from malloc may be (3 instead of 50 to 90 GB/s, glibc
+ * 2.36). So these CPUs copy in pieces below that size. On Intel's CPUs `rep movsb` is the fastest way: lines that
+ * another core holds are not fetched before they are written.
  */
 #ifndef LKSI_COPY_H
 #define LKSI_COPY_H
@@ -22,7 +22,7 @@ static inline bool lksi_copies_in_pieces(void) {
 #endif
 }
 
-/* The areas do not overlap; either may be NULL where nbytes is 0. */
+/* The areas must not overlap. Either may be NULL if nbytes is 0. */
 static inline void lksi_copy(void *to, const void *from, size_t nbytes) {
     unsigned char *target = to;
     const unsigned char *source = from;
@@ -33,9 +33,8 @@ static inline void lksi_copy(void *to, const void *from, size_t nbytes) {
     if (nbytes > 0) memcpy(target, source, nbytes);
 }
 
-/* From where a user's buffer lies to where another does; `together_nbytes` are what all ranks read and write meanwhile.
- * Not through the caches where all of it does not fit: its lines are then not read before they are written.
- */
+/* Copies from one user's buffer to another. `together_nbytes` is what all ranks read and write meanwhile. If that
+ * exceeds the caches, the stores bypass them: the destination lines are then not read before they are written. */
 static inline void lksi_bring(void *to, const void *from, size_t nbytes, size_t together_nbytes) {
     if (nbytes <= LKSI_COPY_PIECE_NBYTES || !lksi_exceeds_caches(together_nbytes)) {
         lksi_copy(to, from, nbytes);

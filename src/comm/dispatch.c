@@ -1,5 +1,5 @@
-/* The one way of every collective: refuse what is wrong before anything is sent, choose the algorithm, give the call
- * its sequence number, fingerprint and deadline, run it, and kill the group if that fails. */
+/* The path of every collective: validate the call before anything is sent, choose the algorithm, assign the sequence
+ * number, fingerprint and deadline, run it, and kill the group on failure. */
 #include "comm/arithmetic/arithmetic.h"
 #include "comm/collective/collective.h"
 #include "comm/comm_internal.h"
@@ -13,7 +13,7 @@ static void describe_meaning(const lksi_meaning *meaning, char *text, size_t tex
     lksi_append(text, text_nbytes, "%s)", words);
 }
 
-/* Counts that differ may be the same together: the fingerprint is what shows it. */
+/* Different counts per rank may have the same sum. So the text includes the fingerprint. */
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     const lksi_operation *operation = call->operation;
     text[0] = '\0';
@@ -37,7 +37,7 @@ void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
         lksi_append(text, text_nbytes, "fingerprint %016llx)", (unsigned long long)call->fingerprint);
 }
 
-/* Operations are told apart by their names, which are literals and so the same pointer every time. */
+/* The hash of an operation's name, cached by pointer: names are string literals. */
 static uint64_t name_hash(lks_group *group, const char *name) {
     if (group->hashed_name != name) {
         group->hashed_name = name;
@@ -80,8 +80,8 @@ void lksi_group_give_back(lks_group *group, const void *borrower) {
         atomic_store_explicit(&group->borrower, NULL, memory_order_relaxed);
 }
 
-/* Two threads in one group's collectives would spoil what each holds of it. Workers have been let in: the group's own,
- * or the borrower's. */
+/* Refuses a lent group. Two threads in one group's collectives would corrupt its state. Worker threads pass: they are
+ * the group's own or the borrower's. */
 static lks_status refuse_lent(const lks_group *group, const char *name) {
     bool is_lent = atomic_load_explicit(&group->borrower, memory_order_relaxed) != NULL;
     return !is_lent || lksi_work_is_worker() ? LKS_OK : lksi_group_refuse_lent(group, NULL, name);
@@ -101,8 +101,8 @@ static lks_status run_algorithm(lks_group *group, const lksi_call *call) {
                                       .timeout_ms = call->timeout_ms,
                                       .started_ns = call->submitted_ns};
     if (group->parent != NULL)
-        group->progress.started_ns = group->parent->progress.started_ns; /* it is for that call */
-    /* Its clock has run before: how long it stands still counts from here. */
+        group->progress.started_ns = group->parent->progress.started_ns; /* it is part of the parent's call */
+    /* The deadline counts from before, but the stall time counts from here. */
     if (group->progress.started_ns != 0) group->progress.moved_ns = lksi_running_ns();
     LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE));
     lks_status status = is_on_one_host && !algorithm->is_segment ? lksi_post_and_collect(group, call, 0) : LKS_OK;
@@ -149,7 +149,7 @@ lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_opti
     return options->work != NULL ? lksi_work_submit(group, call, options->work) : lksi_work_run(group, call);
 }
 
-/* --- the exchange of higher rooms: an operation of one algorithm, `in` to `out` --- */
+/* --- the exchange for higher rooms: an operation with one algorithm, from `in` to `out` --- */
 
 static lks_status exchange_lines(lks_group *group, const lksi_call *call) {
     if (call->nbytes > 0) lksi_post_put(group, 0, call->in, call->nbytes);

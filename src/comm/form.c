@@ -1,7 +1,7 @@
-/* Forming a group: from a list of members to seats, streams and the groups of its two levels.
+/* Forms a group: from a list of members to seats, streams and the groups of the two-level algorithms.
  *
  *     members ─> hosts ─> the ranks of this host share a control segment (a seat each)
- *                    └──> where there are other hosts: streams to their ranks (tcp, mpi), and
+ *                    └──> if there are other hosts: streams to their ranks (tcp, mpi), and
  *                         inner: the ranks of this host;  outer: the first rank of every host
  */
 #define _GNU_SOURCE /* affinity */
@@ -45,7 +45,7 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
     return LKS_OK;
 }
 
-/* Hosts are counted in the order of their first ranks, so that all ranks count alike. */
+/* Hosts are numbered in the order of their first ranks, so that all ranks number them alike. */
 static void find_hosts(lks_group *group) {
     for (int rank = 0; rank < group->size; rank++) {
         int first = group->world->is_apart ? rank : 0;
@@ -69,7 +69,7 @@ static lks_status join_seats(lks_group *group) {
     return group->n_seats == 1 ? lksi_self_join(group) : lksi_shm_join(group);
 }
 
-/* Who sits here the segment knows. */
+/* Copies the identities of this host's ranks from the segment. */
 static void learn_identities(lks_group *group) {
     for (int seat = 0; seat < group->n_seats; seat++)
         group->members[group->rank_of[seat]].identity = group->control->seats[seat].identity;
@@ -90,7 +90,7 @@ static lks_status name_missing(const lks_group *group) {
                       (long long)group->timeout_ms, missing, group->size);
 }
 
-/* Takes this rank's seat and waits until all of this host are taken. */
+/* Takes this rank's seat and waits until all ranks of this host have taken theirs. */
 static lks_status sit_down(lks_group *group) {
     lksi_seat *seats = group->control->seats;
     bool are_processes = group->n_seats > 1 && group->world->threads == NULL;
@@ -110,7 +110,7 @@ static lks_status sit_down(lks_group *group) {
 
 /* --- two levels --- */
 
-/* The group of some ranks of `group`, this one among them: no exchange is needed, all know who they are. */
+/* Forms the group of some ranks of `group`, including this one. No exchange is needed, because all know the members. */
 static lks_status form_part(lks_group *group, const int *ranks, int n_ranks, const char *purpose, lks_group **part) {
     int mine = 0;
     while (ranks[mine] != group->rank) mine++;
@@ -144,7 +144,7 @@ static lks_status join_other_hosts(lks_group *group, int *connections) {
     return group->world->is_over_mpi ? lksi_mpi_join(group, connections) : lksi_tcp_join(group, connections);
 }
 
-/* What the start has measured with is not the program's. */
+/* The messages of the measurement at the start do not count as the program's. */
 static void forget_messages(lks_group *group) {
     lksi_counters *counters = &group->counters;
     atomic_store(&counters->n_messages, 0), atomic_store(&counters->n_message_nbytes, 0);
@@ -158,7 +158,7 @@ lks_status lksi_group_form(lks_group *group, int *connections) {
     if (group->progress.started_ns == 0) group->progress.started_ns = lksi_running_ns();
     find_hosts(group);
     LKS_TRY(join_seats(group));
-    group->own_seat = &group->control->seats[group->seat]; /* before anything can fail: who has a seat leaves it */
+    group->own_seat = &group->control->seats[group->seat]; /* before anything can fail: lks_group_destroy leaves it */
     learn_identities(group);
     if (group->n_hosts > 1) LKS_TRY(join_other_hosts(group, connections));
     LKS_TRY(sit_down(group));

@@ -1,4 +1,4 @@
-/* The group: how a world begins, what a group answers, how it dies. */
+/* The group: lks_init, lks_group_destroy, the queries on a group, and how a group dies. */
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
@@ -31,7 +31,7 @@ static lks_status read_transport(const char *name, wanted_transport *wanted) {
     if (name == NULL || name[0] == '\0') name = transport_names[ANY_TRANSPORT];
     for (*wanted = ANY_TRANSPORT; *wanted < N_TRANSPORTS; (*wanted)++)
         if (strcmp(name, transport_names[*wanted]) == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s' (there are: auto, thread, shm, tcp, mpi)", origin, name);
+    return lksi_error(LKS_ERR_ARGUMENT, "%s '%s' is not one of auto, thread, shm, tcp, mpi", origin, name);
 }
 
 static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
@@ -40,25 +40,25 @@ static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
     return wanted_ms > 0 ? LKS_OK : lksi_environment_timeout(timeout_ms);
 }
 
-/* All that the environment may have wrong, whether these ranks come to need it or not. */
+/* Checks all settings of the environment, also those that this world does not need. */
 static lks_status read_settings(const lks_init_options *options, wanted_transport *wanted, int64_t *timeout_ms) {
-    (void)lksi_log_is_on(LKS_LOG_WARNING); /* says so itself */
+    (void)lksi_log_is_on(LKS_LOG_WARNING); /* reads LOCKSTEP_LOG and warns if it is invalid */
     LKS_TRY(read_transport(options->transport, wanted));
     LKS_TRY(read_timeout(options->timeout_ms, timeout_ms));
     return lksi_rendezvous_check();
 }
 
-/* Each rank says it for itself, before they meet. Which it is only some launchers tell without being asked. */
+/* Prefixes an error that occurs before the ranks meet with this rank's number, if the environment has RANK. */
 static lks_status name_rank(lks_status status) {
     const char *rank = lksi_variable("RANK");
     if (status == LKS_OK || rank == NULL) return status;
     return lksi_error(status, "rank %s: %s", rank, lks_error_text());
 }
 
-/* What the groups are told apart by: the how-manieth lks_init of the job this is. */
+/* The id of a world, from the number of the lks_init call in this job. Ids of all groups derive from it. */
 static uint64_t world_id(uint64_t index) { return lksi_mix(LKSI_HASH_START, index + 1); }
 
-/* All on this host: who exactly, the segment will say. */
+/* For a world on one host. The exact identities are read from the segment later. */
 static void assume_members(lks_group *group) {
     lksi_member mine;
     lksi_member_fill(&mine, &group->world->environment);
@@ -68,7 +68,7 @@ static void assume_members(lks_group *group) {
     }
 }
 
-/* Where LOCKSTEP_HOST_ID divides the ranks, none of them shares memory with all. */
+/* If LOCKSTEP_HOST_ID divides the ranks into several hosts, they cannot all share memory. */
 static lks_status refuse_several_hosts(const lks_group *group) {
     const lksi_member *members = group->members, *mine = &members[group->rank];
     int n_near = 0;
@@ -80,7 +80,8 @@ static lks_status refuse_several_hosts(const lks_group *group) {
         n_near, group->size, lksi_variable("LOCKSTEP_HOST_ID"));
 }
 
-/* Several hosts, or one as if its ranks were on several: everyone is asked where they are. */
+/* For several hosts, or for one host whose ranks are treated as if on several: the ranks exchange their members over a
+ * tcp rendezvous. */
 static lks_status meet_over_tcp(lks_group *group, const lksi_environment *environment, wanted_transport wanted,
                                 uint32_t index) {
     lksi_world *world = group->world;
@@ -131,7 +132,7 @@ static lks_status refuse_transport(const lksi_environment *environment, wanted_t
 
 static lks_status join_processes(lks_group *group, const lksi_environment *environment, wanted_transport wanted) {
     static atomic_uint n_worlds;
-    /* Where it is set it tells hosts apart, and not the launcher. */
+    /* LOCKSTEP_HOST_ID takes precedence over the launcher's local size. */
     bool is_told = lksi_variable("LOCKSTEP_HOST_ID") != NULL;
     bool is_one_host = environment->local_size == environment->size && !is_told;
     bool may_be_shm = is_one_host || is_told || environment->local_size == 0;
@@ -169,8 +170,8 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
     (*group)->progress.started_ns = began_ns;
     (*group)->world->environment = environment;
     lks_status status = threads != NULL ? join_threads(*group, wanted) : join_processes(*group, &environment, wanted);
-    (*group)->world->is_first = (*group)->id == world_id(0); /* as rank 0 counts */
-    /* Whoever has a seat is waited for by others. */
+    (*group)->world->is_first = (*group)->id == world_id(0); /* by the count of rank 0 */
+    /* A rank with a seat is awaited by the others, so the group must fail for all. */
     return status == LKS_OK || (*group)->control == NULL ? status : lksi_group_fail(*group, status);
 }
 
@@ -183,20 +184,20 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
         *world = group;
         return LKS_OK;
     }
-    if (status != LKS_ERR_ARGUMENT) lksi_mpi_give_up(); /* wrong arguments leave everything as it was */
+    if (status != LKS_ERR_ARGUMENT) lksi_mpi_give_up(); /* invalid arguments change nothing */
     lks_group_destroy(group);
     return status;
 }
 
-/* Ranks that wait in a part of a dead group are to hear why, and not that this one has left. */
+/* Ranks that wait in a part of a dead group should get the reason, not the error that this rank has left. */
 static void abort_part(const lks_group *group, const lks_group *part) {
     if (part == NULL || part->control == NULL || group->control == NULL) return;
     const lksi_reason *reason = lksi_abort_read(&group->control->abort);
     if (reason != NULL) (void)lksi_control_abort_for(part->control, reason);
 }
 
-/* Whoever waits for this rank is to hear why the group is dead. Where another one has failed, mostly the program gives
- * up, and to who waits here this rank is lost. */
+/* Leaves the reason why the group is dead for ranks that wait for this one. If only another group has failed, the
+ * program mostly gives up: for ranks that wait here, this rank then counts as lost. */
 static void leave_reason(const lks_group *group) {
     const lksi_reason *here = lksi_abort_read(&group->control->abort);
     const lksi_reason *reason = here != NULL ? here : lksi_abort_read(&group->world->failure);
@@ -205,7 +206,8 @@ static void leave_reason(const lks_group *group) {
     if (here == NULL) group->own_seat->farewell.status = LKS_ERR_PEER;
 }
 
-/* Before what is under way ends, and its buffers are their user's again, which others may be reading. */
+/* Must come before operations in progress end. After that the user may reuse their buffers, which other ranks may still
+ * be reading: these check `presence` after reading. */
 static void leave_seat(const lks_group *group) {
     leave_reason(group);
     lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
@@ -229,7 +231,7 @@ static void unbind(lks_group *group) {
 void lks_group_destroy(lks_group *group) {
     if (group == NULL || lksi_is_parents(group)) return;
     unbind(group);
-    char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* the caller's current error is preserved */
     lksi_error_keep(text);
     lksi_work_stop(group);
     abort_part(group, group->outer);
@@ -238,7 +240,7 @@ void lks_group_destroy(lks_group *group) {
     lks_group_destroy(group->inner);
     lksi_mpi_communicator_close(group);
     if (group->control != NULL) {
-        lksi_messenger_enter(group, "lks_group_destroy"); /* another thread may be moving messages on */
+        lksi_messenger_enter(group, "lks_group_destroy"); /* another thread may be progressing messages */
         leave_seat(group);
         lksi_messages_close(group);
         lksi_symmetric_free_all(group);
@@ -304,19 +306,19 @@ int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms
 static void declare_dead(lks_group *group, const lksi_reason *reason) {
     char own_text[LKSI_ERROR_TEXT_NBYTES];
     bool is_first = lksi_control_abort_for(group->control, reason);
-    lksi_error_keep(own_text); /* some rank may be beyond reach */
+    lksi_error_keep(own_text); /* announce sets an error if a rank cannot be reached */
     if (is_first && group->remote != NULL && group->remote->announce != NULL) group->remote->announce(group, reason);
     lksi_error_restore(own_text);
 }
 
-/* Whether a rank that was lost, `lost` as in an lksi_reason, is one that others here may wait for. */
+/* Whether ranks of `group` may wait for the lost rank. `lost` is as in lksi_reason. */
 static bool is_missed(const lks_group *group, int lost) {
     int rank = lksi_rank_of_world(group, lost - 1);
     return rank < group->size && !lksi_has_left(group, rank);
 }
 
-/* Who is lost in one group is in all, and they have to hear it before this rank gives up: their own watch may see it
- * later than that, and would have this rank's end named. */
+/* A rank that is lost in one group is lost in all groups of the world. They must be told before this rank gives up:
+ * their watches may notice the loss later, and would then report the end of this rank instead. */
 static void spread(lksi_world *world, const lksi_reason *reason) {
     (void)lksi_abort_write(&world->failure, reason);
     if (reason->lost == 0) return;
@@ -326,8 +328,8 @@ static void spread(lksi_world *world, const lksi_reason *reason) {
     pthread_mutex_unlock(&world->mutex);
 }
 
-/* The group's other thread is giving up at this moment: whoever returns, and so its user, comes after the word of it.
- */
+/* The group's other thread is failing the group right now. Waits for the abort word, so that the user gets the buffers
+ * back only after it is set. */
 static lks_status await_word(const lks_group *group, lks_status status) {
     while (!lksi_control_is_aborted(group->control)) lksi_sleep_ns(10000);
     lksi_may_be_reused();
@@ -339,8 +341,8 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     lksi_mpi_give_up();
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lks_error_text());
     group->status = status;
-    /* What happened to the group as a whole keeps its name on the other ranks; what happened to this rank alone is to
-     * them a rank that was lost. */
+    /* An error of the whole group has the same status on the other ranks. An error of this rank alone is LKS_ERR_PEER
+     * for them. */
     bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
     lksi_reason reason = {.status = (int32_t)(is_common ? status : LKS_ERR_PEER)};
     snprintf(reason.text, sizeof reason.text, "rank %d gave up: %s", lksi_world_rank(group, group->rank),

@@ -1,4 +1,4 @@
-/* The group: what a rank keeps of it, and who its ranks are. */
+/* The group: its state on one rank, and the identities of its ranks. */
 #ifndef LKSI_COMM_GROUP_H
 #define LKSI_COMM_GROUP_H
 
@@ -7,20 +7,20 @@
 #include "comm/call.h"
 #include "comm/transport/transport.h"
 
-/* A symmetric or shared buffer as this rank sees it. Copies lie `stride` apart, in rank order; shared: stride 0. */
+/* A symmetric or shared buffer in this rank's mapping. Copies lie `stride` apart, in rank order. Shared: stride 0. */
 typedef struct lksi_allocation {
-    uint64_t id; /* counts the allocations of the group: the same on all ranks */
+    uint64_t id; /* number of the allocation in the group: the same on all ranks */
     unsigned char *base;
     unsigned char *mine;
     size_t mapped_nbytes, stride, nbytes;
     bool is_shared;
 } lksi_allocation;
 
-/* One thread writes each; the worker the messages of algorithms, so those are read across threads. */
+/* One thread writes each counter. The worker may write those of collectives, so these are atomic. */
 typedef struct lksi_counters {
-    _Atomic uint64_t n_calls; /* collective ones; their sequence number */
+    _Atomic uint64_t n_calls; /* collective calls; also their sequence number */
     uint64_t n_point_to_point;
-    _Atomic uint64_t n_messages, n_message_nbytes; /* of the algorithms */
+    _Atomic uint64_t n_messages, n_message_nbytes; /* of algorithms */
     uint64_t n_user_messages, n_user_message_nbytes;
 } lksi_counters;
 
@@ -35,68 +35,69 @@ typedef struct lksi_mpi_communicator lksi_mpi_communicator;
 typedef struct lksi_world lksi_world;
 typedef struct lksi_member lksi_member;
 
-/* What `auto` knows (select.c). */
+/* The inputs of `auto` (select.c). */
 typedef struct lksi_selection {
     bool is_read, is_any_forced, is_always_direct;
-    bool has_warned;                                   /* that what LOCKSTEP_ALGORITHM names cannot serve */
-    const lksi_algorithm *forced[LKSI_MAX_OPERATIONS]; /* by LOCKSTEP_ALGORITHM, by index of the operation */
+    bool has_warned;                                   /* the algorithm in LOCKSTEP_ALGORITHM cannot serve a call */
+    const lksi_algorithm *forced[LKSI_MAX_OPERATIONS]; /* from LOCKSTEP_ALGORITHM, by index of the operation */
     double latency_ns, ns_per_byte;                    /* of a message between hosts */
     const char *last;                                  /* algorithm of the last call */
 } lksi_selection;
 
-/* The last call in which this rank did not have to wait for all others (exchange.c). */
+/* The last call of the current row of calls in which this rank may run ahead (exchange.c). */
 typedef struct lksi_row {
     const lksi_operation *operation;
     int root;
     uint64_t exchange;
 } lksi_row;
 
-enum { LKSI_TURN_SIZES = 4 }; /* up to 8 KiB, 32 KiB and a chunk, and a wide chunk */
+enum { LKSI_TURN_SIZES = 4 }; /* size classes: up to 8 KiB, 32 KiB, a chunk, a wide chunk */
 
-/* A trial of ways that all ranks take alike. Rank 0 finds out, and its word counts from the call after that in which
- * all have heard it (direct.c). */
+/* A trial of two ways that all ranks must take alike. Rank 0 decides. Its decision takes effect in the call after the
+ * one in which all ranks have received it (direct.c). */
 typedef struct lksi_agreement {
     lksi_call_trial trial;
-    bool is_second_known; /* rank 0's word */
-    bool is_second;       /* this time */
+    bool is_second_known; /* rank 0's last decision */
+    bool is_second;       /* in this call */
     bool is_begun;
 } lksi_agreement;
 
 enum { LKSI_PLACE_SIZES = 15 };
-/* Whether an operation's data is read where it lies (second), or staged: by its size, in twos from 512 bytes on. */
+/* Whether an operation's data is staged (first) or read in place (second): by size class, powers of two from 512 bytes
+ * on. */
 typedef struct lksi_places {
     lksi_agreement by_size[LKSI_PLACE_SIZES];
 } lksi_places;
 
-/* Of blocks that go one way. */
+/* The trials for operations that move blocks in one direction. */
 typedef struct lksi_move_trials {
-    lksi_trial past_caches[2]; /* staged chunks, up to 32 KiB and above */
+    lksi_trial past_caches[2]; /* of staged chunks: up to 32 KiB, and above */
     lksi_places places;
 } lksi_move_trials;
 
-/* How wide the chunks of an operation's large reductions are (direct.c). */
+/* The chunk width of an operation's large reductions (direct.c). */
 typedef struct lksi_rounds {
-    lksi_agreement wide; /* a wide chunk instead of several */
-    size_t left;         /* of this round, bytes */
+    lksi_agreement wide; /* second: one wide chunk instead of several chunks */
+    size_t left;         /* bytes left of this round */
 } lksi_rounds;
 
 struct lks_group {
-    /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. First, so that each
-     * begins with a line of the cache. */
-    lksi_post own_post;                         /* place and payload of the last one */
+    /* Copies of what this rank has shown. The lines themselves move to the cores that read them. These fields come
+     * first, so that each begins at a cache line. */
+    lksi_post own_post;                         /* place and payload of the last exchange */
     unsigned char own_shown[LKSI_ANNEX_NBYTES]; /* what a small reduction showed */
-    uint64_t own_fingerprints[LKSI_N_POSTS];    /* what its lines have shown, by exchange */
+    uint64_t own_fingerprints[LKSI_N_POSTS];    /* the fingerprints of its lines, by exchange */
     int rank, size;
     lksi_world *world;
-    bool is_explaining; /* it has found that ranks disagree (exchange.c) */
-    bool is_world;      /* made by lks_init, of all ranks of the job */
-    unsigned n_forks;   /* of lksi_n_forks, when it was made, or its worker */
-    uint64_t id;        /* the same on all ranks, no other group's of the job */
+    bool is_explaining; /* this rank has detected that ranks disagree (exchange.c) */
+    bool is_world;      /* made by lks_init, with all ranks of the job */
+    unsigned n_forks;   /* lksi_n_forks when the group or its worker was made */
+    uint64_t id;        /* the same on all ranks, unique in the job */
     uint64_t n_splits;
-    lksi_member *members;     /* of all ranks: who they are */
+    lksi_member *members;     /* of all ranks, by rank */
     lks_group *next_in_world; /* guarded by the world */
-    /* The ranks of this host have seats in the control segment, in rank order. Where all have, n_seats is size and a
-     * rank's seat is its number. */
+    /* The ranks of this host have seats in the control segment, in rank order. If all ranks have seats, n_seats equals
+     * size and a rank's seat is its rank. */
     lksi_control *control;
     lksi_seat *own_seat;
     int seat, n_seats;
@@ -105,54 +106,55 @@ struct lks_group {
     int *seat_of; /* by rank; -1: on another host */
     int *rank_of; /* by seat */
     const lksi_transport *transport;
-    void *backing;             /* the transport's */
-    const lksi_remote *remote; /* how ranks of other hosts are reached; NULL where there are none */
+    void *backing;             /* state of the transport */
+    const lksi_remote *remote; /* how ranks of other hosts are reached; NULL if there are none */
     void *remote_state;
-    lksi_mpi_streams *mpi_streams;           /* where the remote is mpi's */
-    lksi_mpi_communicator *mpi_communicator; /* of the algorithms called native; made when first needed */
-    /* Where the group spans hosts: the ranks of this host as a group, and the first rank of each host as a group (NULL
-     * on the others). NULL otherwise. Both are used by two-level algorithms only. */
+    lksi_mpi_streams *mpi_streams;           /* if the remote is mpi's */
+    lksi_mpi_communicator *mpi_communicator; /* for the native algorithms; made when first needed */
+    /* If the group spans hosts: the ranks of this host as a group, and the first rank of each host as a group (NULL on
+     * the other ranks). NULL otherwise. Only two-level algorithms use them. */
     lks_group *inner, *outer;
-    lks_group *parent; /* of an inner or outer group: whoever waits in this one moves on the messages of that one */
-    const lksi_call *divided; /* a call of this group that its parts are doing (two_level.c); NULL: none */
-    int *host_of;             /* by rank: which host, counted by first rank */
+    lks_group *parent;        /* of an inner or outer group: a wait in this group progresses the parent's messages */
+    const lksi_call *divided; /* the call of this group that its parts are executing (two_level.c); NULL: none */
+    int *host_of;             /* by rank: number of its host; hosts are numbered by their first ranks */
     int n_hosts;
     bool may_spin, may_worker_spin;
-    bool is_place_tried;              /* in the present call (direct.c) */
-    int64_t spin_ns[LKSI_N_CONTEXTS]; /* for how long (wait.c) */
+    bool is_place_tried;              /* in the current call (direct.c) */
+    int64_t spin_ns[LKSI_N_CONTEXTS]; /* how long a wait spins (wait.c) */
     int home_cpu, n_crowded;          /* cpus.c */
     atomic_bool may_peek;             /* this rank can read the ordinary memory of all others (shm/peek.c) */
-    uint64_t peek_word;               /* what they try it on */
+    uint64_t peek_word;               /* the word that the others try to read */
     int64_t timeout_ms;
     lks_order order;
-    _Atomic(const void *) borrower;           /* whose threads it is lent to; NULL: nobody's */
-    atomic_bool is_at_work;                   /* a thread is in a collective; a second one is mostly found out by it */
-    lks_group *bound, *next_bound, *bound_to; /* those that fail with this one, the first; and the other way round */
+    _Atomic(const void *) borrower;           /* the group is lent to its threads; NULL: not lent */
+    atomic_bool is_at_work;                   /* a thread is in a collective; usually detects a second thread */
+    lks_group *bound, *next_bound, *bound_to; /* list of groups that fail with this one; the group this is bound to */
 
-    /* The first error. Both threads of a group may find one: the first to set is_failing writes the text, then status.
-     * The text has room for LKSI_ABORT_TEXT_NBYTES and is made with the group: a failing group allocates nothing. */
+    /* The first error. Both threads of a group may detect one. The first to set is_failing writes the text, then
+     * status. The text has room for LKSI_ABORT_TEXT_NBYTES and is allocated with the group: a failing group allocates
+     * nothing. */
     atomic_bool is_failing;
     _Atomic lks_status status;
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
-    uint32_t n_posts;        /* of a rank's lines and annexes that are used: as in `control` */
-    uint32_t last_post;      /* the index of the last exchange's */
-    uint32_t n_waited;       /* exchanges up to the last in a row in which all waited for all */
+    uint32_t n_posts;        /* number of lines and annexes per rank that are used: as in `control` */
+    uint32_t last_post;      /* line index of the last exchange */
+    uint32_t n_waited;       /* consecutive exchanges up to the last one in which all ranks waited for all */
     int n_turns_before_look; /* in lksi_post_wait_and_collect */
-    /* Whether staged chunks go past the caches, by size: all_reduce's, reduce's, reduce_scatter's. */
+    /* Whether the stores of staged chunks bypass the caches, by size: for all_reduce, reduce and reduce_scatter. */
     lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2];
-    /* Blocks for all, for each: those that the root gives, that it takes, and that all give to all. */
+    /* [0]: blocks for all, [1]: a block for each. From the root, to the root, and from all to all. */
     lksi_move_trials of_root[2], to_root[2], of_all[2];
     lksi_places all_reduce_places, reduce_places, scatter_places;
     lksi_rounds all_reduce_rounds, reduce_rounds;
-    uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
+    uint64_t n_checked; /* exchanges in which all ranks are known to agree; below n_exchanges if this rank ran ahead */
     lksi_row row;
     lksi_progress progress;      /* of the collective context */
-    lksi_progress user_progress; /* of the other */
+    lksi_progress user_progress; /* of the user context */
     const char
-        *published_names[LKSI_N_CONTEXTS]; /* what the seat's activity shows; by pointer, it saves a copy a call */
-    const char *hashed_name;               /* the last operation's, and its hash */
+        *published_names[LKSI_N_CONTEXTS]; /* the names in the seat's activities; saves copying an unchanged name */
+    const char *hashed_name;               /* name of the last operation; name_hash is its hash */
     uint64_t name_hash;
     lksi_counters counters;
     lksi_selection selection;
@@ -161,12 +163,12 @@ struct lks_group {
     size_t n_allocations, allocations_capacity;
     uint64_t n_allocated;
 
-    lksi_streams *streams[LKSI_N_CONTEXTS]; /* these four are made when first used */
+    lksi_streams *streams[LKSI_N_CONTEXTS]; /* streams, steps, messages and worker are made when first used */
     lksi_step_state *steps;
     lksi_messages *messages;
-    _Atomic(const void *) messenger; /* the thread that used them last */
-    atomic_bool is_in_message;       /* it is in a call on them */
-    bool is_moved;                   /* it moves them on from a call on another group; guarded by the world */
+    _Atomic(const void *) messenger; /* the thread that used `messages` last (messenger.c) */
+    atomic_bool is_in_message;       /* the messenger is in a call on them */
+    bool is_moved;                   /* it progresses them from a call on another group; guarded by the world's mutex */
     lksi_worker *worker;
     const void **inputs; /* scratch of the algorithms: an entry per rank */
     void **outputs;
@@ -175,58 +177,58 @@ struct lks_group {
     size_t scratch_nbytes;
 };
 
-/* How many collective calls there have been; any thread may ask. */
+/* The number of collective calls so far. Any thread may call it. */
 static inline uint64_t lksi_n_calls(const lks_group *group) {
     return atomic_load_explicit(&group->counters.n_calls, memory_order_relaxed);
 }
-/* One of the group's counters, which one thread at a time writes, and others may read meanwhile. */
+/* Adds to a counter that one thread at a time writes, while others may read it. */
 static inline void lksi_counter_add(_Atomic uint64_t *counter, uint64_t n) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
 }
 
-/* Counts one more, whose sequence number that is. */
+/* Counts a collective call and returns its sequence number. */
 static inline uint64_t lksi_count_call(lks_group *group) {
     uint64_t sequence = lksi_n_calls(group) + 1;
     atomic_store_explicit(&group->counters.n_calls, sequence, memory_order_relaxed);
     return sequence;
 }
-/* For one that was refused after it was counted. */
+/* For a call that was refused after it was counted. */
 static inline void lksi_uncount_call(lks_group *group) {
     atomic_store_explicit(&group->counters.n_calls, lksi_n_calls(group) - 1, memory_order_relaxed);
 }
 
-/* Makes the group out of its rank, size, world (held for it), id, members, timeout and order: seats, transport, and
- * where it spans hosts, streams and the groups of a two-level algorithm (form.c), by a deadline that counts from
- * progress.started_ns, if that is set, and else from now. `connections` as in lksi_tcp_join.
- * All its ranks call it. What is made so far goes with lks_group_destroy. */
+/* Forms the group (form.c). The caller has set rank, size, world (held for the group), id, members, timeout and order.
+ * This makes seats and transport, and if the group spans hosts, streams and the groups of two-level algorithms. The
+ * deadline counts from progress.started_ns if that is set, otherwise from now. `connections` is as for lksi_tcp_join.
+ * Collective over the group. After an error lks_group_destroy frees what was made. */
 lks_status lksi_group_form(lks_group *group, int *connections);
-/* A group that has its error text, and room for `size` members. */
+/* Creates a group with room for its error text and `size` members. */
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
 
-/* How often this process, and those that it comes from, have been forked. A child holds copies of its parent's groups,
- * but has no part in them: what it said there would be said for its parent, and the threads that it would wait for are
- * its parent's. A group of one rank is as good there as here, unless it has a worker of its parent's. */
+/* The number of forks between the first process and this one. A forked child holds copies of its parent's groups but is
+ * not a member: it would act in its parent's name, and wait for threads of its parent. A group of one rank remains
+ * usable in the child, unless it has a worker, which is a thread of the parent. */
 extern atomic_uint lksi_n_forks;
 static inline bool lksi_is_parents(const lks_group *group) {
     return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) &&
            (group->size > 1 || group->worker != NULL);
 }
 
-/* Refuses NULL, which is what lks_group_split gives to a rank that joins no group, and a forked child. */
+/* Refuses a forked child, and NULL, which lks_group_split gives to a rank that joins no group. */
 static inline lks_status lksi_group_check(const lks_group *group, const char *name) {
     if (group == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `group` is NULL", name);
     if (!lksi_is_parents(group)) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "%s: a forked child has no part in its parent's groups", name);
+    return lksi_error(LKS_ERR_STATE, "%s: a forked child is not a member of its parent's groups", name);
 }
 
-/* Who a rank of the group is. Texts name ranks as the world counts them, whatever group they are about: */
+/* The identity of a rank of the group. Texts name ranks by their world rank, whatever group they are about. */
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
 static inline int lksi_world_rank(const lks_group *group, int rank) { return lksi_identity_of(group, rank)->rank; }
-/* The rank that the world counts as `who`; the group's size where there is none. */
+/* The rank in `group` of world rank `who`. The group's size if there is none. */
 int lksi_rank_of_world(const lks_group *group, int who);
-/* Who `rank` of `part` is in `group`, which has all its ranks. */
+/* The rank in `group` of rank `rank` of `part`. `group` contains all ranks of `part`. */
 int lksi_rank_in(const lks_group *group, const lks_group *part, int rank);
-/* The first rank of a host; the group's size where there is none. */
+/* The first rank of a host. The group's size if there is none. */
 int lksi_first_rank_of(const lks_group *group, int host);
 /* "rank 3 (host a, pid 7)" */
 typedef struct lksi_rank_text {
@@ -234,8 +236,8 @@ typedef struct lksi_rank_text {
 } lksi_rank_text;
 lksi_rank_text lksi_rank_describe(const lks_group *group, int rank);
 
-/* What the engines of messages and steps hold for the group; ends messages under way with an error. In a call on the
- * messages (lksi_messenger_enter), for a rank that has left. */
+/* Free the state of messages and steps. Messages in progress end with an error. The caller has entered the messages
+ * (lksi_messenger_enter), and the rank has left. */
 void lksi_messages_close(lks_group *group);
 void lksi_steps_close(lks_group *group);
 

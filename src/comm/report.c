@@ -1,5 +1,5 @@
-/* What the ranks are doing, for people: every rank keeps a few words in its seat up to date, and whoever wants to know
- * reads them, whatever state the group is in; those that share no memory are asked. */
+/* lks_group_report: what the ranks are doing. Every rank keeps a few words in its seat up to date. Others read them,
+ * whatever state the group is in. Ranks on other hosts are asked. */
 #include "comm/comm_internal.h"
 #include "comm/world.h"
 
@@ -24,7 +24,7 @@ void lksi_activity_end(lks_group *group, lksi_context context) {
     set(&activity->completed, get(&activity->sequence));
 }
 
-/* Messages of users are shown only while somebody sleeps over one. */
+/* Point-to-point messages are shown only while the rank sleeps in one. */
 void lksi_activity_await(lks_group *group, lksi_context context, int rank) {
     lksi_activity *activity = &group->own_seat->activities[context];
     int32_t awaited = rank == LKSI_AWAKE ? 0 : rank < 0 ? LKSI_AWAITS_ANY : rank + 1;
@@ -82,7 +82,7 @@ static bool sleeps(const lksi_activity *activity) {
            !atomic_load_explicit(&activity->is_worker, memory_order_relaxed);
 }
 
-/* The seat of a rank that the world counts as `who`; NULL: none, or it has left, or the group is dead. */
+/* The seat of the rank with world rank `who`. NULL: it has none, or it has left, or the group is dead. */
 static const lksi_seat *seat_of(const lks_group *group, int who) {
     int rank = lksi_rank_of_world(group, who), seat = rank < group->size ? group->seat_of[rank] : -1;
     if (seat < 0 || lksi_control_is_aborted(group->control)) return NULL;
@@ -90,7 +90,7 @@ static const lksi_seat *seat_of(const lks_group *group, int who) {
     return atomic_load(&found->presence.value) == LKSI_LEFT ? NULL : found;
 }
 
-/* Whether `who` sleeps in a collective of `group` or of one of its parts. */
+/* Whether world rank `who` sleeps in a collective of `group` or of one of its parts. */
 static bool sleeps_in_call(const lks_group *groups, const lks_group *group, int who) {
     for (; groups != NULL; groups = groups->next_in_world) {
         const lksi_seat *seat = groups == group || groups->parent == group ? seat_of(groups, who) : NULL;
@@ -121,7 +121,7 @@ void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_
     pthread_mutex_unlock(&world->mutex);
 }
 
-/* Those that have no seat here. NULL: nobody is asked, as in a dead group. */
+/* Asks the ranks of other hosts. NULL: they cannot be asked, or the group is dead. */
 static lksi_doing *ask_remote(const lks_group *group) {
     if (!lksi_can_ask(group) || lksi_control_is_aborted(group->control)) return NULL;
     lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
@@ -135,9 +135,9 @@ static void add_remote(char *text, size_t text_nbytes, const lks_group *group, c
     if (!doing->is_known)
         lksi_append(text, text_nbytes, "; does not answer");
     else if (doing->sequence == 0)
-        lksi_append(text, text_nbytes, "; has come to no call");
+        lksi_append(text, text_nbytes, "; has reached no call");
     else
-        lksi_append(text, text_nbytes, "; has come to call %llu", (unsigned long long)doing->sequence);
+        lksi_append(text, text_nbytes, "; has reached call %llu", (unsigned long long)doing->sequence);
     if (doing->is_known && doing->awaited >= 0 && doing->awaited < group->size)
         lksi_append(text, text_nbytes, ", waits for rank %d", lksi_world_rank(group, doing->awaited));
     else if (doing->is_known && doing->elsewhere[0] != '\0')
@@ -149,7 +149,7 @@ void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
     text[0] = '\0';
     if (group == NULL || lksi_is_parents(group)) {
         lksi_append(text, text_nbytes, "%s\n",
-                    group == NULL ? "no group" : "a forked child has no part in its parent's groups");
+                    group == NULL ? "no group" : "a forked child is not a member of its parent's groups");
         return;
     }
     lksi_doing *doing = ask_remote(group);
@@ -173,7 +173,7 @@ static void add_messages(const lks_group *group, lks_counters *counters) {
     counters->n_message_nbytes += get(&group->counters.n_message_nbytes);
 }
 
-/* Calls at two levels send theirs in the group's parts. */
+/* Two-level algorithms send their messages in the group's parts, so these are counted, too. */
 void lks_group_counters(const lks_group *group, lks_counters *counters) {
     if (counters == NULL) return;
     *counters = (lks_counters){0};

@@ -1,11 +1,12 @@
-/* Which algorithm a call runs: the one it names; else the one that LOCKSTEP_ALGORITHM names for its operation; else
+/* Selects the algorithm of a call: the one that the call names, otherwise the one that LOCKSTEP_ALGORITHM names for its
+ * operation, otherwise
  *
  *     group on one host      direct: through memory
- *     group across hosts     two_level, where it can serve the call and hosts hold several ranks; else the algorithm
+ *     group across hosts     two_level, if it can serve the call and a host has several ranks; otherwise the algorithm
  *                            with the least steps * latency + bytes * time per byte + bytes handled * a constant,
- *                            among those that keep the canonical order where the result depends on it
+ *                            among those that keep the canonical order if the result depends on it
  *
- * Everything that goes into the choice is the same on all ranks, or is compared by the fingerprint of the call.
+ * All inputs of the choice are the same on all ranks, or are compared by the fingerprint of the call.
  */
 #include "comm/tune.h"
 
@@ -40,7 +41,7 @@ static bool is_first_with(int index, const char *name) {
     return true;
 }
 
-/* One name, for every operation that has it. */
+/* A name without an operation applies to every operation that has such an algorithm. */
 static lks_status force_everywhere(lksi_selection *selection, const char *name) {
     bool is_known = strcmp(name, "auto") == 0;
     char known[512] = "auto";
@@ -79,8 +80,8 @@ static lks_status read_variable(lksi_selection *selection) {
         const char *name = strchr(item, '=');
         if (name == NULL && item != text)
             return lksi_error(LKS_ERR_ARGUMENT,
-                              "%s'%s' names no operation (as all_reduce=%s does), and is not the first", variable, item,
-                              item);
+                              "%s'%s' names no operation (write all_reduce=%s): only the first item may do that",
+                              variable, item, item);
         LKS_TRY(name == NULL ? force_everywhere(selection, item) : force_one(selection, item, name));
     }
     for (int i = 0; i < LKSI_MAX_OPERATIONS; i++) selection->is_any_forced |= selection->forced[i] != NULL;
@@ -92,12 +93,11 @@ lks_status lksi_algorithm_variable_check(void) { return read_variable(&(lksi_sel
 
 /* --- auto --- */
 
-/* So that direct is chosen where it is quicker, over TCP on one host: on 2 ranks from 256 or 512 KiB on (256 KiB: 73
- * us, and 63 by butterfly; 1 MiB: 195, and 255), on 4 from 512 KiB or 1 MiB (64 MiB: 55 ms, and 63 to 85 by
- * halving_doubling). Not measured between hosts. */
+/* Chosen so that `auto` takes direct where it is faster over TCP on one host: on 2 ranks from 256 or 512 KiB on, on 4
+ * ranks from 512 KiB or 1 MiB on. Not measured between hosts. */
 static const double HANDLED_NS_PER_BYTE = 0.01;
 
-/* Whether any order of the ranks gives the same bits. */
+/* Whether every order of the reduction gives the same bits. */
 static bool is_exact(const lksi_call *call) {
     bool is_integer = call->type >= LKS_I8, is_extreme = call->op == LKS_MIN || call->op == LKS_MAX;
     return !call->operation->is_reduction || is_integer || is_extreme;
@@ -137,18 +137,18 @@ static const lksi_algorithm *choose_across_hosts(const lks_group *group, const l
     return two_level != NULL ? two_level : cheapest(group, call);
 }
 
-/* Why the algorithm cannot serve this call; NULL where it can. */
+/* Why the algorithm cannot serve this call. NULL if it can. */
 static const char *obstacle_to(const lksi_algorithm *algorithm, const lks_group *group, const lksi_call *call) {
     if (algorithm->is_two_level) return lksi_two_level_obstacle(group, call);
     return algorithm->is_native ? lksi_native_obstacle(group, call) : NULL;
 }
 
-/* Once, by one rank, and not of the groups of a two-level algorithm, which the user knows nothing of. */
+/* Warns once, on one rank, and not for the inner and outer groups of two-level algorithms, which users do not know. */
 static void warn_of_other(lks_group *group, const lksi_call *call, const char *forced, const char *obstacle) {
     if (group->rank != 0 || group->parent != NULL || group->selection.has_warned) return;
     group->selection.has_warned = true;
-    lksi_log(LKS_LOG_WARNING, "%s%s goes by %s instead of %s: %s", variable, call->operation->name,
-             call->algorithm->name, forced, obstacle);
+    lksi_log(LKS_LOG_WARNING, "%s%s uses %s instead of %s: %s", variable, call->operation->name, call->algorithm->name,
+             forced, obstacle);
 }
 
 static lks_status choose(lks_group *group, lksi_call *call) {

@@ -1,4 +1,4 @@
-/* Splitting a group: everyone says color and key, and each then knows the members of every new group.
+/* Splits a group: every rank tells its color and key to all, so each rank knows the members of every new group.
  *
  *     rank   0  1  2  3        color 0: ranks 0, 2        new group, by key
  *     color  0  1  0  1        color 1: ranks 1, 3
@@ -26,10 +26,10 @@ static lks_status form(lks_group *group, const choice *members, int n_members, i
     for (int i = 0; i < n_members; i++) made->members[i] = group->members[members[i].rank];
     made->id = lksi_mix(lksi_mix(group->id, group->n_splits), (uint64_t)members[0].color);
     made->world = group->world;
-    made->parent = group; /* a rank that is lost meanwhile is known there */
+    made->parent = group; /* while the group is made, lost ranks are detected in the parent */
     lksi_world_hold(made->world);
     lks_status status = lksi_group_form(made, NULL);
-    pthread_mutex_lock(&made->world->mutex); /* other threads look at the groups of the world */
+    pthread_mutex_lock(&made->world->mutex); /* other threads read `parent` of the world's groups */
     made->parent = NULL;
     pthread_mutex_unlock(&made->world->mutex);
     if (status != LKS_OK && lksi_control_is_aborted(group->control))
@@ -60,8 +60,8 @@ static lks_status split(lks_group *group, int color, int key, choice *choices, l
     return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
 }
 
-/* Between hosts the ranks of a new group have it one after the other; what the first does with it, failing included, is
- * not to meet one that is still making it. */
+/* Between hosts the ranks of a new group do not finish at the same time. What the first rank does with the group,
+ * including failing it, must not reach a rank that is still making it. So all ranks wait for each other. */
 static lks_status await_all(lks_group *group, lks_group **new_group) {
     if (group->remote == NULL) return LKS_OK;
     lks_status status = lksi_await_all(group, "group_split");

@@ -1,7 +1,7 @@
 /* Symmetric and shared memory: buffers that every rank of the host can address.
  *
- * One mapping holds all copies, `stride` apart in rank order, so that a peer's address is a multiplication away. Making
- * it is agreed step by step, and fails on all ranks or on none:
+ * One mapping holds all copies, `stride` apart in rank order, so that the address of a peer's copy is a multiplication.
+ * The ranks agree after every step of the allocation, so that it fails on all ranks or on none:
  *
  *     rank 0  exchange: room in the table? ─> make ─> exchange: made? ─────────> exchange: attached? ─> done
  *     others  exchange ─────────────────────────────> exchange ──────> attach ─> exchange ───────────> done
@@ -14,21 +14,21 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Copies at equal offsets within a page would make loads of one look to the CPU like stores to another ("4K aliasing"),
- * and share its cache sets. */
+/* The skew gives copies different offsets within a page. With equal offsets the CPU would mistake loads of one copy for
+ * loads after stores to another ("4K aliasing"), and the copies would share cache sets. */
 enum { PAGE_NBYTES = 4096, SKEW_NBYTES = 3 * LKSI_LINE_NBYTES };
 
-/* Kernels ask the caches for what follows what they need, oneDNN's products for up to a few hundred KiB behind the end
- * of a matrix. Those lines must not be the next rank's, which would have to ask for them again before it writes:
- * between CPUs that share no cache mnist's step took 37.2 us on two ranks, and 34.8 with a gap. */
+/* The gap behind a copy. Kernels prefetch beyond the end of their data, oneDNN's matrix products up to a few hundred
+ * KiB. These lines must not belong to the next rank, which would have to fetch them back before it writes them. */
 enum { MOST_GAP_NBYTES = 1 << 20 };
 
 typedef struct outcome {
     int32_t status;
-    void *base; /* of rank 0; means something to threads only */
+    void *base; /* of rank 0; valid only if ranks are threads */
 } outcome;
 
-/* Every rank tells how it went; the verdict is the same everywhere, but for the reason, which the rank alone knows. */
+/* Every rank tells its status, and all ranks return the same result. Only the failed rank adds the reason to its text.
+ */
 static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine, void *base, void **base_on_0) {
     outcome told = {.status = (int32_t)mine, .base = base};
     char why[LKSI_ERROR_TEXT_NBYTES];
@@ -40,12 +40,12 @@ static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine
         memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);
         if (rank == 0) *base_on_0 = heard.base;
         if (heard.status == LKS_OK) continue;
-        /* Not for want of memory: a rank that died had told its outcome before, and the handing over to it failed. It
-         * does not come to the next meeting, which so ends with the error that names it. */
+        /* Other errors than LKS_ERR_MEMORY: a rank died after it had told its status, so sending the memory to it
+         * failed. It does not come to the next meeting, which fails with the error that names it. */
         if (heard.status != LKS_ERR_MEMORY) LKS_TRY(lksi_meet(group));
-        return lksi_error((lks_status)heard.status, "%s: rank %d cannot have its %zu bytes%s%s", call->operation->name,
-                          lksi_world_rank(group, rank), call->count, rank == group->rank ? ": " : "",
-                          rank == group->rank ? why : "");
+        return lksi_error((lks_status)heard.status, "%s: rank %d cannot allocate its %zu bytes%s%s",
+                          call->operation->name, lksi_world_rank(group, rank), call->count,
+                          rank == group->rank ? ": " : "", rank == group->rank ? why : "");
     }
     return LKS_OK;
 }
@@ -61,7 +61,7 @@ static lks_status grow_table(lks_group *group) {
                      sizeof *group->allocations);
 }
 
-/* Rank 0 makes it once all have a place for it: what it hands over somebody takes. */
+/* Rank 0 makes the memory only after all ranks have room in their tables, so that a rank always takes what is sent. */
 static lks_status make_and_attach(lks_group *group, const lksi_call *call, size_t mapped_nbytes, void **base) {
     void *base_on_0 = NULL;
     lks_status mine = grow_table(group);
@@ -72,7 +72,8 @@ static lks_status make_and_attach(lks_group *group, const lksi_call *call, size_
     return agree(group, call, mine, *base, &base_on_0);
 }
 
-/* Core dumps hold the copies of others once, in theirs: whoever dies does so the sooner. */
+/* Excludes the copies of other ranks from this rank's core dump. They are in the dumps of their owners, and a smaller
+ * dump takes less time. */
 static void dump_own_copy_alone(const lks_group *group, const lksi_allocation *made) {
     if (made->is_shared || group->size == 1 || group->world->threads != NULL) return;
     size_t begin = (size_t)(made->mine - made->base) / PAGE_NBYTES * PAGE_NBYTES;
@@ -81,7 +82,7 @@ static void dump_own_copy_alone(const lks_group *group, const lksi_allocation *m
     (void)madvise(made->base + begin, end - begin, MADV_DODUMP);
 }
 
-/* *data: this rank's copy. */
+/* *data becomes this rank's copy. */
 static lks_status allocate(lks_group *group, const lksi_call *call, bool is_shared, void **data) {
     size_t stride = stride_of(group, call->count, is_shared);
     size_t mapped_nbytes = stride * (size_t)(group->size - 1) + call->count;
@@ -123,7 +124,7 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
     hash = lksi_mix(lksi_mix(hash, lksi_count_call(group)), nbytes);
     lksi_call call = {.operation = &operation, .count = nbytes, .fingerprint = hash};
     lks_status status = allocate(group, &call, is_shared, data);
-    /* All ranks know that memory is short, and none is left behind: the group lives on. */
+    /* LKS_ERR_MEMORY is known to all ranks, so the group remains usable. */
     if (status != LKS_OK && status != LKS_ERR_MEMORY) return lksi_group_fail(group, status);
     lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
     return status;
@@ -139,7 +140,7 @@ lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data) {
 
 int lks_symmetric_supported(const lks_group *group) { return group != NULL && group->remote == NULL; }
 
-/* The allocation in whose copy of this rank [data, data + nbytes) lies. */
+/* The allocation that contains [data, data + nbytes) in this rank's copy. */
 static const lksi_allocation *find(const lks_group *group, const void *data, size_t nbytes) {
     uintptr_t address = (uintptr_t)data;
     for (size_t i = 0; i < group->n_allocations; i++) {
@@ -151,7 +152,8 @@ static const lksi_allocation *find(const lks_group *group, const void *data, siz
     return NULL;
 }
 
-/* What does not fit into the word is taken as ordinary memory is. */
+/* Id and offset share one word: 24 and 40 bits. Memory whose id or offset does not fit is treated as ordinary memory.
+ */
 uint64_t lksi_place_of(const lks_group *group, const void *data, size_t nbytes) {
     const lksi_allocation *found = find(group, data, nbytes);
     if (found == NULL || found->is_shared) return 0;
@@ -181,7 +183,7 @@ static void release(lks_group *group, size_t index) {
     *gone = group->allocations[--group->n_allocations];
 }
 
-/* What is under way reads the table, and what its rank holds of buffers that others bring. */
+/* Operations in progress read the table and the allocations, so this waits for them first. */
 void lks_symmetric_free(lks_group *group, void *data) {
     if (group == NULL || data == NULL || lksi_is_parents(group)) return;
     lksi_work_drain(group);

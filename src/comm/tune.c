@@ -1,14 +1,13 @@
-/* What a message between hosts costs: read from a file, or measured once per group, and agreed.
+/* The cost of a message between hosts: read from a file or measured once per group. All ranks get the same figures.
  *
  *     rank 0 ──> all                            the figures of the file, or its error, or that there is none
- *     first rank of host 2i <─> that of 2i+1    where there is none: 21 small messages to and fro, then 9 large ones
- *     all ──> rank 0 ──> all                    the largest of both medians
+ *     first rank of host 2i <─> that of 2i+1    without a file: 21 small messages in each direction, then 9 large ones
+ *     all ──> rank 0 ──> all                    the largest of each median
  *
- * Medians: one message that is held up would make steps look dear and bytes free (4 MiB on two ranks: 3.2 ms by the
- * tree that was chosen then, 2.1 by direct).
+ * Medians, because one delayed small message would make steps look expensive and bytes free.
  *
- * File: {"tcp": {"latency_us": 25.0, "gbytes_per_s": 1.2}}, by the name of the transport between hosts. A file that
- * says nothing of that one, as `bench --tune --transport shm` writes it, is as none.
+ * File: {"tcp": {"latency_us": 25.0, "gbytes_per_s": 1.2}}, by the name of the transport between hosts. A file without
+ * an entry for it, such as `bench --tune --transport shm` writes, counts as no file.
  */
 #include "comm/tune.h"
 
@@ -21,17 +20,17 @@
 
 enum { N_SMALL = 21, N_LARGE = 9, N_WARM_UP = 2, SMALL_NBYTES = 8, LARGE_NBYTES = 256 * 1024, FILE_NBYTES = 1 << 20 };
 
-/* What ranks tell each other. */
+/* What ranks send to each other. */
 typedef struct verdict {
     int32_t status;
-    int32_t is_given; /* the figures, and nothing is to be measured */
+    int32_t is_given; /* the figures are from the file: nothing is measured */
     double latency_ns, ns_per_byte;
     char text[256]; /* of the error */
 } verdict;
 
 /* --- the file --- */
 
-/* As nanoseconds, and as time per byte, it has to be finite, too. */
+/* A positive number that is finite also as nanoseconds and as time per byte. */
 static bool is_figure(const cJSON *item) {
     return cJSON_IsNumber(item) && item->valuedouble > 0 && isfinite(item->valuedouble * 1000) &&
            isfinite(1 / item->valuedouble);
@@ -69,7 +68,7 @@ lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
 
 /* --- the measurement --- */
 
-/* n_rounds: odd, at most N_SMALL */
+/* `n_rounds` is odd and at most N_SMALL. */
 static lks_status ping_pong(lks_group *group, const lksi_call *call, int peer, unsigned char *data, size_t nbytes,
                             int n_rounds, double *one_way_ns) {
     int64_t took_ns[N_SMALL] = {0};
@@ -97,7 +96,7 @@ static lks_status measure(lks_group *group, const lksi_call *call, verdict *v) {
     return LKS_OK;
 }
 
-/* --- agreeing --- */
+/* --- agreement --- */
 
 static void warn_of_none(const lks_group *group) {
     const char *path = lksi_variable("LOCKSTEP_TUNING");

@@ -1,4 +1,4 @@
-/* What a call must be before anything is sent. */
+/* Validates a call before anything is sent. */
 #include "comm/validate.h"
 
 #include "comm/arithmetic/arithmetic.h"
@@ -11,7 +11,7 @@ static lks_status check_count(const lksi_call *call, size_t count, size_t n_bloc
                       count);
 }
 
-/* *sum: all blocks together. */
+/* *sum becomes the sum of all counts. */
 static lks_status add_counts(const lks_group *group, const lksi_call *call, const char *name, const size_t *counts,
                              size_t *sum) {
     if (counts == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL", call->operation->name, name);
@@ -24,7 +24,7 @@ static lks_status add_counts(const lks_group *group, const lksi_call *call, cons
     return LKS_OK;
 }
 
-/* Sets the call's count: of `in`, where that and `out` have counts of their own. */
+/* Sets the call's count to the sum of all counts. If `in` and `out` have separate counts, it is that of `in`. */
 static lks_status check_counts(const lks_group *group, lksi_call *call, size_t *out_count) {
     const lksi_operation *operation = call->operation;
     const char *name = operation->has_own_counts ? "in_counts" : "counts";
@@ -38,7 +38,7 @@ static lks_status check_counts(const lks_group *group, lksi_call *call, size_t *
                       lksi_world_rank(group, group->rank), own, expected);
 }
 
-/* Where this rank's block begins among all. */
+/* Byte offset of this rank's block. */
 static size_t own_begin(const lks_group *group, const lksi_call *call) {
     if (call->counts == NULL) return (size_t)group->rank * call->nbytes;
     size_t before = 0;
@@ -46,7 +46,7 @@ static size_t own_begin(const lks_group *group, const lksi_call *call) {
     return before * lksi_type_nbytes(call->type);
 }
 
-/* Bytes of a buffer that this rank brings. */
+/* Size in bytes of a buffer on this rank. 0 if this rank needs none. */
 static size_t brought(const lks_group *group, const lksi_call *call, lksi_holders holders, bool is_blocked) {
     if (holders == LKSI_NOBODY || (holders == LKSI_ROOT && group->rank != call->root)) return 0;
     if (call->counts != NULL && !is_blocked) return call->counts[group->rank] * lksi_type_nbytes(call->type);
@@ -57,8 +57,8 @@ static lks_status refuse_null(const lksi_call *call, const char *which, size_t c
     return lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL with a count of %zu", call->operation->name, which, count);
 }
 
-/* In place means: this rank's block of the blocked buffer and the other buffer, or the whole of two buffers alike, are
- * the same memory. */
+/* A call is in place if the other buffer is this rank's block of the blocked buffer, or if two buffers of the same
+ * shape are the same memory. */
 static lks_status check_overlap(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
@@ -70,7 +70,8 @@ static lks_status check_overlap(const lks_group *group, const lksi_call *call) {
     if (is_in_place) return LKS_OK;
     if (operation->is_in_blocked == operation->is_out_blocked)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap without being the same", operation->name);
-    return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap, and not at this rank's block", operation->name);
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap elsewhere than at this rank's block",
+                      operation->name);
 }
 
 static lks_status check_buffers(const lks_group *group, const lksi_call *call, size_t out_count) {
@@ -93,7 +94,7 @@ lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {
         return lksi_error(LKS_ERR_ARGUMENT, "%s: root %d is outside 0..%d", operation->name, call->root,
                           group->size - 1);
     if (!operation->is_reduction && call->scale != 1)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: no reduction, and takes no scale", operation->name);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: is not a reduction and takes no scale", operation->name);
     if (!operation->has_type) return LKS_OK;
     size_t each = lksi_type_nbytes(call->type);
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", operation->name, (int)call->type);

@@ -1,3 +1,4 @@
+/* The watch thread and its table of descriptors. */
 #define _GNU_SOURCE /* EPOLLRDHUP */
 #include "comm/watch.h"
 
@@ -9,7 +10,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Events name the entry and not the descriptor, whose number may be another's by the time that they are told. */
+/* Epoll events carry the number of an entry, not the descriptor: the descriptor may be closed and its number reused
+ * before the event is handled. */
 typedef struct entry {
     struct entry *next;
     uint64_t number;
@@ -23,7 +25,7 @@ struct lksi_watch {
     lksi_thread *thread;
     int epoll;
     int stop;              /* an eventfd */
-    pthread_mutex_t mutex; /* over the entries, and held while a notice runs */
+    pthread_mutex_t mutex; /* guards the entries; also held while a notice runs */
     entry *entries;
     uint64_t n_added;
 };
@@ -31,7 +33,9 @@ struct lksi_watch {
 enum { NUMBER_OF_STOP = 0 }; /* entries count from 1 */
 enum { TICK_MS = 1000 };
 
-/* --- forked children: they have copies of all descriptors, and while one is open the connection has not ended --- */
+/* --- forked children ---
+ * A child has copies of all descriptors. A connection does not end while a copy is open, so the child closes them. Lock
+ * order: watches_mutex, then the mutex of each watch. The fork handlers hold all of them. */
 
 static pthread_mutex_t watches_mutex = PTHREAD_MUTEX_INITIALIZER;
 static lksi_watch *watches;
@@ -47,7 +51,7 @@ static void let_all_go(void) {
     pthread_mutex_unlock(&watches_mutex);
 }
 
-/* Only the parent has the threads that watch. */
+/* Runs in the child, which has no watch threads. */
 static void close_copies(void) {
     for (const lksi_watch *each = watches; each != NULL; each = each->next)
         for (const entry *watched = each->entries; watched != NULL; watched = watched->next) close(watched->descriptor);
@@ -95,7 +99,7 @@ static entry **find_number(lksi_watch *watch, uint64_t number) {
     return link;
 }
 
-/* It is looked for again, because its notice may have added one. */
+/* The entry is searched again after the notice, because the notice may have added entries. */
 static void tell(lksi_watch *watch, uint64_t number) {
     pthread_mutex_lock(&watch->mutex);
     const entry *told = *find_number(watch, number);
@@ -103,7 +107,7 @@ static void tell(lksi_watch *watch, uint64_t number) {
     pthread_mutex_unlock(&watch->mutex);
 }
 
-/* It wakes now and then to see that the process was stopped, while nobody else may have slept. */
+/* Wakes every TICK_MS to detect that the process was stopped: the other threads may compute and not sleep. */
 static void run(void *opaque) {
     lksi_watch *watch = opaque;
     for (;;) {
@@ -156,7 +160,7 @@ void lksi_watch_destroy(lksi_watch *watch) {
     destroy_unstarted(watch);
 }
 
-/* The watch holds its lock while a notice runs. */
+/* Takes no lock: the watch holds it while a notice runs. */
 lks_status lksi_watch_add_in_notice(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,
                                     void *argument) {
     entry *added = lksi_alloc(sizeof *added);

@@ -1,5 +1,5 @@
-/* A thread that looks at descriptors, and at the clock (clock.h), while the ranks' own threads compute or sleep
- * elsewhere. A child that the process forks closes its copies of them. */
+/* The watch: a thread that polls descriptors and detects stops of the process (clock.h), while the threads of the ranks
+ * compute or sleep elsewhere. A forked child closes its copies of the descriptors. */
 #ifndef LKSI_WATCH_H
 #define LKSI_WATCH_H
 
@@ -7,11 +7,11 @@
 
 typedef struct lksi_watch lksi_watch;
 
-/* What to look for: anything to read (or the end), or the end of the connection alone; or nothing, for a descriptor
- * that only children are to close. */
+/* INPUT: data to read, or the end of the connection. END: only the end. NOTHING: the descriptor is not polled, but
+ * forked children close it. */
 typedef enum lksi_watch_event { LKSI_WATCH_INPUT, LKSI_WATCH_END, LKSI_WATCH_NOTHING } lksi_watch_event;
-/* Called on the watch's thread; false: look at this descriptor no more. Does not remove, and adds but by
- * lksi_watch_add_in_notice. */
+/* Called on the watch thread with its lock held. Returns false to stop watching the descriptor. It must not call
+ * lksi_watch_remove or lksi_watch_add. It may call lksi_watch_add_in_notice. */
 typedef bool (*lksi_watch_notice)(void *argument, int descriptor);
 
 lks_status lksi_watch_create(lksi_watch **watch);

@@ -1,13 +1,13 @@
-/* Operations under way.
+/* Works: pending operations.
  *
- *     caller   submit ── submit ── ... ── wait: sleeps until done, moving messages on meanwhile
+ *     caller   submit ── submit ── ... ── wait: sleeps until done, progressing messages meanwhile
  *                │         │                 ▲
  *     worker     └─> run ──┴─> run ──────────┘     one per group, started with its first asynchronous collective
  *
- * Collectives of a group run in the order of their calls: on the worker those that were submitted, on the caller's
- * thread the others, once the worker has nothing left. Messages need no worker: the calls on the group move them on.
- * A work belongs to its user and outlives its group: a group that is destroyed first finishes its collectives (or their
- * deadline passes) and gives up its messages.
+ * Collectives of a group run in the order of their calls. Submitted ones run on the worker. The others run on the
+ * caller's thread after the worker has become idle. Point-to-point messages need no worker: calls on the group progress
+ * them. The user owns a work. It may outlive its group: a destroyed group first finishes its collectives, at their
+ * deadline at the latest, and cancels its messages.
  */
 #include "comm/work.h"
 
@@ -20,9 +20,9 @@ struct lks_work {
     lks_group *group; /* valid while the work is not done */
     bool is_collective;
     lksi_call call;
-    size_t *counts; /* the call's own */
+    size_t *counts; /* copies of the call's counts */
     lksi_transfer transfer;
-    atomic_bool is_done; /* of a collective; after status and text */
+    atomic_bool is_done; /* of a collective; stored after status and text */
     lks_status status;
     char text[LKSI_ABORT_TEXT_NBYTES];
 };
@@ -37,7 +37,7 @@ struct lksi_worker {
     atomic_int n_under_way;
 };
 
-/* Asked in every call: of this model the compiler needs no call to find them. */
+/* Read in every call. With the initial-exec model the access needs no function call. */
 static _Thread_local bool is_worker __attribute__((tls_model("initial-exec"))), is_patient_worker;
 
 bool lksi_work_is_worker(void) { return is_worker; }
@@ -59,7 +59,7 @@ static lks_work *next_work(lksi_worker *worker) {
     return work;
 }
 
-/* Once it says that it is done, the work may be freed by whoever waits. */
+/* After is_done is set, the waiting thread may free the work. */
 static void run_one(lksi_worker *worker, lks_work *work) {
     work->status = lksi_execute(worker->group, &work->call);
     if (work->status != LKS_OK) snprintf(work->text, sizeof work->text, "%s", lks_error_text());
@@ -98,7 +98,7 @@ static lks_status start_worker(lks_group *group) {
         return status;
     }
     group->worker = created;
-    group->n_forks = atomic_load(&lksi_n_forks); /* a child's, in a group of one rank */
+    group->n_forks = atomic_load(&lksi_n_forks); /* a forked child may start its own worker in a group of one rank */
     return LKS_OK;
 }
 
@@ -131,7 +131,7 @@ void lksi_work_discard(lks_work *work) {
     lksi_free(work);
 }
 
-/* The caller's are the caller's again when the call returns. */
+/* Copies the counts, because the caller may reuse its own when the call returns. */
 static lks_status keep_counts(lks_work *work, size_t size) {
     lksi_call *call = &work->call;
     work->counts = lksi_alloc_array(2 * size, sizeof *work->counts);
@@ -160,7 +160,7 @@ static lks_status create_collective(lks_group *group, const lksi_call *call, lks
     return LKS_OK;
 }
 
-/* The call has its number already, so a rank that cannot run it leaves the others alone with it. */
+/* The call has been counted already. If this rank cannot run it, the others wait for it in vain, so the group fails. */
 lks_status lksi_work_submit(lks_group *group, const lksi_call *call, lks_work **work) {
     lks_work *created = NULL;
     lks_status status = create_collective(group, call, &created);
@@ -181,7 +181,7 @@ static bool is_idle(const lks_group *group) {
     return group->worker == NULL || atomic_load(&group->worker->n_under_way) == 0;
 }
 
-/* Until the worker has finished something; for a moment only while messages have to be moved on. */
+/* Waits until the worker has finished a work. While messages must be progressed, it waits for at most LKSI_POKE_NS. */
 static void wait_for_worker(lks_group *group, const atomic_bool *is_done) {
     lksi_worker *worker = group->worker;
     bool is_poking = lksi_poke(group, LKSI_CONTEXT_COLLECTIVE);
@@ -217,8 +217,8 @@ lks_status lksi_work_of_transfer(lks_group *group, lks_work **work, lksi_transfe
     return LKS_OK;
 }
 
-/* Of what is under way when a process is forked, the child has a copy that is never done. The group of a work that is
- * done may be gone. */
+/* A forked child has copies of the works in progress, which never become done. The group of a work that is done may be
+ * destroyed already, so it is not read. */
 static lks_status refuse_child(const lks_work *work, const char *name) {
     bool is_done = work->is_collective ? atomic_load(&work->is_done) : lksi_transfer_is_done(&work->transfer);
     return is_done ? LKS_OK : lksi_group_check(work->group, name);
@@ -243,7 +243,8 @@ lks_status lks_work_wait(lks_work *work) {
     return status;
 }
 
-/* A program that does nothing but test would keep the CPU from the ranks that it waits for, or from its worker. */
+/* Yields if ranks share CPUs: a program that only tests would keep the CPU from the ranks that it waits for, or from
+ * its worker. */
 static void give_way(const lks_work *work) {
     if (!(work->is_collective ? work->group->may_worker_spin : work->group->may_spin)) sched_yield();
 }

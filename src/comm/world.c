@@ -1,3 +1,4 @@
+/* The world: its lifetime, its groups, and the listener through which ranks of other hosts connect. */
 #include "comm/world.h"
 
 #include "comm/bootstrap/star.h"
@@ -44,10 +45,10 @@ void lksi_world_release(lksi_world *world) {
     lksi_free(world);
 }
 
-/* --- the door: what comes in goes to its group, or waits until that is made --- */
+/* --- the door: an accepted connection goes to its group, or is kept until the group is made --- */
 
-/* For a group that this rank has left, or could not make. Who has a control connection must not take its end for this
- * rank's. */
+/* Closes a connection for a group that this rank has left or could not make. On a control connection it says goodbye
+ * first, so that the peer does not take the end for a lost rank. */
 static void dismiss(const lksi_door_hello *hello, int descriptor) {
     const lksi_star_record goodbye = {.kind = LKSI_STAR_GOODBYE, .group = hello->group_id};
     if (hello->purpose == LKSI_DOOR_CONTROL) (void)lksi_star_send(descriptor, &goodbye);
@@ -57,7 +58,7 @@ static void dismiss(const lksi_door_hello *hello, int descriptor) {
 static void keep(lksi_world *world, const lksi_door_hello *hello, int descriptor) {
     lksi_caller *kept = lksi_alloc(sizeof *kept);
     if (kept == NULL) {
-        close(descriptor); /* the other side sees it end, and says so */
+        close(descriptor); /* the peer reports the end of the connection */
         return;
     }
     *kept = (lksi_caller){world->callers, *hello, descriptor};
@@ -72,7 +73,7 @@ static bool has_left(const lksi_world *world, uint64_t group_id) {
 
 static void arrive(void *opaque, int descriptor, const void *said) {
     lksi_world *world = opaque;
-    lksi_door_hello hello; /* what was said stands anywhere in a message */
+    lksi_door_hello hello; /* a copy, because `said` may be unaligned */
     memcpy(&hello, said, sizeof hello);
     pthread_mutex_lock(&world->mutex);
     lks_group *group = world->groups;
@@ -95,7 +96,8 @@ static bool knock(void *opaque, int descriptor) {
 lks_status lksi_world_open_door(lksi_world *world, int door) {
     world->door = door;
     LKS_TRY(lksi_acceptor_create(&world->acceptor, door, world->secret.key, sizeof(lksi_door_hello), arrive, world));
-    LKS_TRY(lksi_watch_add(world->watch, door, LKSI_WATCH_NOTHING, NULL, NULL)); /* at a child's nobody would open */
+    /* So that forked children close their copies: nothing would accept connections there. */
+    LKS_TRY(lksi_watch_add(world->watch, door, LKSI_WATCH_NOTHING, NULL, NULL));
     return lksi_watch_add(world->watch, lksi_acceptor_descriptor(world->acceptor), LKSI_WATCH_INPUT, knock,
                           world->acceptor);
 }
@@ -125,13 +127,13 @@ void lksi_world_enter(lksi_world *world, lks_group *group) {
     pthread_mutex_unlock(&world->mutex);
 }
 
-/* Where there is no memory for it, who comes late is kept until the world ends. */
+/* Without memory for the id, later connections for that group are kept until the world ends. */
 static void remember_left(lksi_world *world, uint64_t group_id) {
     if (lksi_grow((void **)&world->left, &world->left_capacity, world->n_left + 1, sizeof *world->left) == LKS_OK)
         world->left[world->n_left++] = group_id;
 }
 
-/* What has come for it since it was left goes, too. */
+/* Dismisses connections that were kept for the group. */
 static void turn_away(lksi_world *world, uint64_t group_id) {
     for (lksi_caller **link = &world->callers; *link != NULL;) {
         lksi_caller *each = *link;

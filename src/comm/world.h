@@ -1,5 +1,5 @@
-/* What the groups of one lks_init have in common in this process: who takes part in the job, the thread that watches
- * connections, and, where the job spans hosts, the door through which other hosts' ranks connect. */
+/* What the groups of one lks_init share in this process: the job's environment, the watch thread, and, if the job spans
+ * hosts, the door: the listener through which ranks of other hosts connect. */
 #ifndef LKSI_WORLD_H
 #define LKSI_WORLD_H
 
@@ -14,8 +14,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* What a connecting rank says it is for: a stream of one of the contexts, the control connection of a group, or a visit
- * to a rank of a group that both have made. */
+/* The purpose of a connection: a stream of one of the contexts, the control connection of a group, or a visit (visit.c)
+ * in a group that both ranks have made. */
 enum { LKSI_DOOR_CONTROL = 2, LKSI_DOOR_VISIT };
 typedef struct lksi_door_hello {
     uint64_t group_id;
@@ -27,33 +27,33 @@ typedef struct lksi_caller lksi_caller;
 
 typedef struct lksi_world {
     atomic_int n_holding;
-    lksi_thread_world *threads; /* NULL where ranks are processes */
-    bool is_apart;              /* ranks of one host, too, talk over tcp or mpi: it was asked for by name */
-    bool is_over_mpi;           /* ranks of different hosts talk over MPI */
-    bool is_mpi;                /* MPI runs in all ranks, which it knows by the same numbers */
-    bool is_first;              /* of its ranks, which may have several at once */
-    lksi_watch *watch;          /* NULL where there is nothing to watch */
+    lksi_thread_world *threads; /* NULL if ranks are processes */
+    bool is_apart;              /* ranks of one host also use tcp or mpi: it was requested by name */
+    bool is_over_mpi;           /* ranks of different hosts use MPI */
+    bool is_mpi;                /* MPI runs in all ranks, with the same rank numbers */
+    bool is_first;              /* the first world of the job; several may exist at once */
+    lksi_watch *watch;          /* NULL if there is nothing to watch */
     lksi_environment environment;
-    lksi_job_secret secret; /* of several hosts */
+    lksi_job_secret secret; /* if the job spans hosts */
     int door;               /* the listening socket behind `acceptor`; -1: none */
     lksi_acceptor *acceptor;
-    lksi_abort failure;    /* of the first of its groups that failed here; with it, a rank leaves the others */
-    pthread_mutex_t mutex; /* over what follows */
+    lksi_abort failure;    /* of the first group that failed on this rank: its farewell in the other groups */
+    pthread_mutex_t mutex; /* guards what follows */
     lks_group *groups;     /* of this process, linked by next_in_world */
-    lksi_caller *callers;  /* connections for groups that this process has yet to make */
-    uint64_t *left;        /* the ids of those that it has left, where there is a door; for them nobody comes in */
+    lksi_caller *callers;  /* connections for groups that this process has not made yet */
+    uint64_t *left;        /* ids of groups that were left, if there is a door: connections for them are dismissed */
     size_t n_left, left_capacity;
 } lksi_world;
 
-/* Held once by the caller. */
+/* The caller holds one reference. lksi_world_release drops one, and the last one frees the world. */
 lks_status lksi_world_create(lksi_world **world, lksi_thread_world *threads);
 void lksi_world_hold(lksi_world *world);
 void lksi_world_release(lksi_world *world); /* accepts NULL */
-/* Serves `door` from now on; the world owns it, also on failure. */
+/* Serves the listener `door` from now on. The world owns it, also on failure. */
 lks_status lksi_world_open_door(lksi_world *world, int door);
-/* The group has its control segment; from now on, connections for it go to it, those that came before among them.
- * Accepts one that has entered. */
+/* Adds a group that has its control segment. From now on the group gets its connections, including those that arrived
+ * before. Accepts a group that has entered already. */
 void lksi_world_enter(lksi_world *world, lks_group *group);
-void lksi_world_leave(lksi_world *world, lks_group *group); /* accepts one that has not entered */
+void lksi_world_leave(lksi_world *world, lks_group *group); /* accepts a group that has not entered */
 
 #endif

@@ -44,7 +44,7 @@ static void a_place_that_is_too_long_is_not_cut(void **state) {
     place[sizeof place - 1] = '\0';
     lksi_module m = module_at(place);
     assert_false(lksi_module_find(&m));
-    assert_string_equal(m.tried, "LKSI_TEST_MODULE, which has 1500 bytes where up to 960 are possible");
+    assert_string_equal(m.tried, "LKSI_TEST_MODULE, whose 1500 bytes exceed the limit of 960");
 }
 
 int main(void) {

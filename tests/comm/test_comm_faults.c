@@ -1120,16 +1120,16 @@ static int calls_of_a_child_are_refused(lks_group *group, lks_group *part, lks_w
     char report[200];
     MUST(lks_barrier(part, NULL) == LKS_ERR_STATE);
     MUST(lks_send(group, &number, 1, LKS_F32, 0, 1) == LKS_ERR_STATE);
-    MUST_SAY("send: a forked child has no part");
+    MUST_SAY("send: a forked child is not a member");
     for (int i = 0; i < n_works; i++) {
         int is_done = -1;
         MUST(lks_work_test(works[i], &is_done) == LKS_ERR_STATE && is_done == -1);
-        MUST_SAY("work_test: a forked child has no part");
+        MUST_SAY("work_test: a forked child is not a member");
         MUST(lks_work_wait(works[i]) == LKS_ERR_STATE);
-        MUST_SAY("work_wait: a forked child has no part");
+        MUST_SAY("work_wait: a forked child is not a member");
     }
     lks_group_report(group, report, sizeof report);
-    MUST(strstr(report, "a forked child has no part") != NULL);
+    MUST(strstr(report, "a forked child is not a member") != NULL);
     lks_group_abort(part, "a child's reason");
     lks_group_destroy(part);
     lks_group_destroy(group);
@@ -1181,7 +1181,7 @@ static int calls_for_a_worker_are_refused(lks_group *group, lks_work *under_way)
     lks_work *work;
     lks_collective_options options = {.work = &work};
     MUST(lks_all_reduce(group, &number, &number, 1, LKS_F32, LKS_SUM, &options) == LKS_ERR_STATE);
-    MUST_SAY("all_reduce: a forked child has no part");
+    MUST_SAY("all_reduce: a forked child is not a member");
     lks_status status = lks_work_wait(under_way);
     MUST(status == LKS_OK || status == LKS_ERR_STATE);
     lks_group_destroy(group);
@@ -1732,7 +1732,7 @@ static int out_of_memory_everywhere(int rank, int size, void *argument) {
     MUST_OK(lks_init(&world, NULL));
     if (rank == 1) lksi_alloc_fail_after(1);
     MUST(lks_symmetric_alloc(world, 1000, &data) == LKS_ERR_MEMORY && data == NULL);
-    MUST_SAY("rank 1 cannot have its 1000 bytes");
+    MUST_SAY("rank 1 cannot allocate its 1000 bytes");
     MUST(!is_something_unread()); /* which would keep the memory of a segment */
     MUST(lks_symmetric_alloc(world, (size_t)1 << 46, &data) == LKS_ERR_MEMORY && data == NULL);
     lks_group_report(world, report, sizeof report);

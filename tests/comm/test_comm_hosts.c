@@ -38,7 +38,7 @@ static int damaged(lks_group *group, const cluster *c) {
     (void)c;
     lks_status status = lksi_tune(group);
     MUST(status == LKS_ERR_FORMAT || status == LKS_ERR_PEER); /* PEER: another rank reported it first */
-    bool has_more = strstr(lks_error_text(), "tuning.json has something behind its end") != NULL;
+    bool has_more = strstr(lks_error_text(), "tuning.json: data follows the end of the JSON value") != NULL;
     if (!has_more) MUST_SAY("tuning.json has no {\"tcp\": {\"latency_us\": ..., \"gbytes_per_s\": ...}}");
     return 0;
 }

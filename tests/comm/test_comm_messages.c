@@ -319,7 +319,8 @@ static int never_sent(int rank, int size, void *argument) {
         MUST(lks_recv(world, &x, 1, LKS_F32, 0, 3, NULL) == LKS_ERR_TIMEOUT);
         MUST_SAY("rank 1 waited 200 ms for rank 0 (host");
         MUST_SAY("; recv, tag 3, call 1, 0 bytes done");
-        bool is_told = strstr(lks_error_text(), "; rank 0's message with tag 4 has come, which nobody has asked for");
+        bool is_told =
+            strstr(lks_error_text(), "; a message from rank 0 with tag 4 has arrived without a matching receive");
         MUST(is_told == (argument != NULL));
     } else {
         await_abort(world);
@@ -820,8 +821,8 @@ static int report_over_tcp(int rank, int size, void *argument) {
             lksi_sleep_ns(10000000);
         }
         MUST(strstr(report, "): completed call 2 (barrier)\n") != NULL);
-        MUST(strstr(report, "): reached over tcp; has come to call 2, waits for rank 2\n") != NULL);
-        MUST(strstr(report, "): reached over tcp; has come to call 2, is in message 1 (recv) of another group\n") !=
+        MUST(strstr(report, "): reached over tcp; has reached call 2, waits for rank 2\n") != NULL);
+        MUST(strstr(report, "): reached over tcp; has reached call 2, is in message 1 (recv) of another group\n") !=
              NULL);
         MUST_OK(lks_send(other, &x, 1, LKS_I32, 2, 1));
     } else if (rank == 1) {
@@ -927,8 +928,8 @@ static int bad_arguments(int rank, int size, void *argument) {
     REFUSED(lks_broadcast(world, x, 1, LKS_F32, -1, NULL), "root -1");
     REFUSED(lks_broadcast(world, x, 1, (lks_type)77, 0, NULL), "77 is no type");
     REFUSED(lks_broadcast(world, x, SIZE_MAX / 4, LKS_F64, 0, NULL), "memory can hold");
-    REFUSED(lks_broadcast(world, x, 1, LKS_F32, 0, &scaled), "no reduction, and takes no scale");
-    REFUSED(lks_barrier(world, &scaled), "barrier: no reduction, and takes no scale");
+    REFUSED(lks_broadcast(world, x, 1, LKS_F32, 0, &scaled), "is not a reduction and takes no scale");
+    REFUSED(lks_barrier(world, &scaled), "barrier: is not a reduction and takes no scale");
     REFUSED(lks_all_reduce(world, NULL, x, 1, LKS_F32, LKS_SUM, NULL), "`in` is NULL");
     REFUSED(lks_all_reduce(world, x, NULL, 1, LKS_F32, LKS_SUM, NULL), "`out` is NULL");
     REFUSED(lks_all_reduce(world, x, x + 1, 4, LKS_F32, LKS_SUM, NULL), "overlap");

@@ -314,7 +314,7 @@ static int absent(int rank, int size, void *argument) {
         return 0;
     }
     MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 1000}) == LKS_ERR_TIMEOUT);
-    MUST_SAY("not all of the 3 ranks that MPI knows came to begin in time");
+    MUST_SAY("not all of the 3 MPI ranks arrived in time to begin");
     return survive(NULL, rank);
 }
 

@@ -54,7 +54,8 @@ static int bad_calls(int rank, int size, void *argument) {
 
     REFUSED(lks_all_reduce(world, a, a + 1, N, LKS_F32, LKS_SUM, NULL), "overlap without being the same");
     REFUSED(lks_all_to_all(world, a, a + N - 1, N, LKS_F32, NULL), "overlap");
-    REFUSED(lks_all_gather(world, a + rank * N + 1, a, N - 1, LKS_F32, NULL), "overlap, and not at this rank's block");
+    REFUSED(lks_all_gather(world, a + rank * N + 1, a, N - 1, LKS_F32, NULL),
+            "overlap elsewhere than at this rank's block");
     REFUSED(lks_gather(world, a + N * size - 1, a, N, LKS_F32, rank, NULL), "overlap");
     REFUSED(lks_reduce_scatter(world, a, a + rank * N + 1, N, LKS_F32, LKS_SUM, NULL), "overlap");
     REFUSED(lks_scatter(world, a + 2, a, N, LKS_F32, rank, NULL), "overlap");

@@ -80,7 +80,7 @@ static void bad_variables_are_named_with_their_values(void **state) {
         {"MASTER_ADDR", "", "MASTER_ADDR is not set", LKS_ERR_ARGUMENT},
         {"MASTER_PORT", "", "MASTER_PORT is not set", LKS_ERR_ARGUMENT},
         {"MASTER_PORT", "65536", "MASTER_PORT is '65536'", LKS_ERR_ARGUMENT},
-        {"LOCKSTEP_TRANSPORT", "pigeon", "LOCKSTEP_TRANSPORT is 'pigeon'", LKS_ERR_ARGUMENT},
+        {"LOCKSTEP_TRANSPORT", "pigeon", "LOCKSTEP_TRANSPORT 'pigeon' is not one of", LKS_ERR_ARGUMENT},
         {"LOCKSTEP_TRANSPORT", "thread", "the ranks are processes", LKS_ERR_ARGUMENT},
         {"LOCKSTEP_TIMEOUT_MS", "soon", "LOCKSTEP_TIMEOUT_MS is 'soon'", LKS_ERR_ARGUMENT},
         {"LOCKSTEP_GENERATION", "x", "LOCKSTEP_GENERATION is 'x'", LKS_ERR_ARGUMENT},

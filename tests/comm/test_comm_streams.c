@@ -371,7 +371,7 @@ static int nonsense_arrives(int rank, int size, void *argument) {
     }
     if (status == LKS_OK) status = lks_recv(world, &x, 1, LKS_I32, rank == 0 ? 3 : 0, 1, NULL);
     MUST(status == (rank == 0 ? LKS_ERR_FORMAT : LKS_ERR_PEER));
-    MUST_SAY("rank 0 got a frame that makes no sense from rank 3");
+    MUST_SAY("rank 0 got an invalid frame from rank 3");
     move_together(world, &h);
     lks_group_destroy(world);
     return 0;
@@ -428,8 +428,7 @@ static int an_answer_comes_twice(int rank, int size, void *argument) {
     lks_status status = rank == 0 ? lks_send(world, data, NBYTES, LKS_U8, 3, 1)
                                   : lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
     MUST(status == (rank == 0 ? LKS_ERR_FORMAT : LKS_ERR_PEER));
-    snprintf(nonsense, sizeof nonsense, "rank 0 got a frame that makes no sense from rank 3: kind %d, id 1",
-             second_answer);
+    snprintf(nonsense, sizeof nonsense, "rank 0 got an invalid frame from rank 3: kind %d, id 1", second_answer);
     MUST_SAY(nonsense);
     move_together(world, &h);
     lks_group_destroy(world);

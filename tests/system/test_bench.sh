@@ -90,7 +90,7 @@ check "sizes that hold the same whole elements are one" eval 'rows 1 && json "ro
 
 LOCKSTEP_ALGORITHM=two_level run bench all_reduce --ranks 3 --sizes 4,8
 check "an algorithm of LOCKSTEP_ALGORITHM that cannot serve is said once" \
-  eval 'status_is 0 && rows 2 && [ "$(wc -l <"$work/err")" = 1 ] && err_has "LOCKSTEP_ALGORITHM: .* goes by direct instead of two_level: the group does not span hosts"'
+  eval 'status_is 0 && rows 2 && [ "$(wc -l <"$work/err")" = 1 ] && err_has "LOCKSTEP_ALGORITHM: .* uses direct instead of two_level: the group does not span hosts"'
 LOCKSTEP_ALGORITHM=ring,tree run bench all_reduce --ranks 2 --sizes 4
 check "a second name for all operations is refused" \
   eval 'status_is 1 && err_has "LOCKSTEP_ALGORITHM: .tree. names no operation"'

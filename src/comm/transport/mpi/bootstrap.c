@@ -1,12 +1,12 @@
-/* Over MPI all ranks learn who is where, at which address rank 0 is to be found, and the job's key.
+/* The bootstrap over MPI: all ranks learn which ranks share a host, the address and port of rank 0, and the job's key.
  *
- *     all ──> all      host and network of every rank             ranks of one host are counted
+ *     all ──> all      host and network of every rank             the ranks of each host are counted
  *     0 ────> all      rank 0's addresses, and a fresh key
- *     all ──> all      which of the addresses they can reach      band: those that all can; the first is taken
+ *     all ──> all      which of the addresses they can reach      band: those that all can reach; the first is taken
  *     0 ────> all      the port that rank 0 has bound there
  *
- * An address is reached if it is of a network that the rank is on, or else if there is a route to it. One that is the
- * rank's own, too, is another machine's: bridges of containers have the same address everywhere.
+ * A rank reaches an address if it is on the same network, or otherwise if it has a route to it. An address that is also
+ * the rank's own does not count: bridges of containers have the same address on every machine.
  */
 #include "comm/transport/mpi/bootstrap.h"
 
@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What rank 0 tells all, in two parts. */
+/* What rank 0 broadcasts, in two parts. */
 typedef struct offer {
     lksi_interfaces interfaces;
     char key[LKSI_JOB_KEY_NBYTES];
@@ -33,12 +33,12 @@ typedef struct place {
     char text[256]; /* of the error */
 } place;
 
-/* What every rank says of itself. */
+/* What every rank reports about itself. */
 typedef struct whereabouts {
     uint64_t host, network;
 } whereabouts;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* over the answers */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the answers */
 static lksi_environment answers;
 static bool is_answered;
 
@@ -47,9 +47,9 @@ static lks_status tell_all(void *data, size_t nbytes, int64_t deadline_ns) {
     return lksi_mpi_run_unwatched(&c, deadline_ns);
 }
 
-/* --- who is where --- */
+/* --- ranks per host --- */
 
-/* Which ranks reach each other over loopback. */
+/* Whether ranks reach each other over loopback: all of them, and this rank and rank 0. */
 typedef struct vicinity {
     bool are_all_near, is_rank_0_near;
 } vicinity;
@@ -73,7 +73,7 @@ static lks_status count_local_ranks(lksi_environment *e, int64_t deadline_ns, vi
     return status;
 }
 
-/* --- where rank 0 is to be found --- */
+/* --- address and port of rank 0 --- */
 
 static lks_status choose_address(lksi_environment *e, const lksi_interfaces *offered, const vicinity *near,
                                  int64_t deadline_ns) {
@@ -91,8 +91,8 @@ static lks_status choose_address(lksi_environment *e, const lksi_interfaces *off
     return LKS_OK;
 }
 
-/* A port that the system has chosen is let go when the socket is shut, as it is between two rendezvous; one that was
- * asked for by its number is not. So a free one is found, and then asked for. */
+/* Between two rendezvous the listener is shut down. The kernel then releases a port that it has chosen itself, but not
+ * one that was bound by its number. So a free port is found first, and then bound by its number. */
 static lks_status bind_port(const lksi_environment *e, int32_t *port) {
     enum { N_TRIES = 8 };
     lksi_address wanted, bound;
@@ -106,7 +106,7 @@ static lks_status bind_port(const lksi_environment *e, int32_t *port) {
     }
     LKS_TRY(status);
     *port = (int32_t)lksi_address_port(&bound);
-    (void)shutdown(listener, SHUT_RDWR); /* who comes before it is served is to try again */
+    (void)shutdown(listener, SHUT_RDWR); /* ranks that connect before the rendezvous serves it must try again */
     lksi_job_keep_listener(listener);
     return LKS_OK;
 }

@@ -1,17 +1,18 @@
-/* MPI's own collectives on a group, under its deadline.
+/* Runs MPI's own collectives on a group, under the group's deadline.
  *
  *     all ranks have agreed on the call ─> the group's communicator, made by the first such call ─> MPI_I..., MPI_Test
  *
- * The first world's is there already. MPI_Comm_create_group blocks, so a thread of its own calls it, without the lock.
- * It spins: where ranks have fewer CPUs than threads that do so, MPICH may take minutes over two at once. So a process
- * makes one at a time; and lest two groups wait for each other, a group's ranks begin in the order of the world:
+ * The communicator of the first world exists already. MPI_Comm_create_group blocks, so a separate thread calls it,
+ * without the lock. It spins: if there are fewer CPUs than threads that spin in it, MPICH may take minutes for two at
+ * once. So a process makes one communicator at a time (the gate). To avoid a deadlock of two groups, the ranks of a
+ * group close their gates in the order of their world ranks:
  *
  *     rank 0   gate ──> tells 2          barrier, MPI_Comm_create_group     each opens its gate when it is done
  *     rank 2            gate ──> tells 5 barrier, ...
  *     rank 5                     gate    barrier, ...
  *
- * Where a rank is lost meanwhile the thread stays behind in MPI, and nobody waits for it: the group is dead, and no
- * other of this process gets a communicator any more.
+ * If a rank is lost meanwhile, the thread remains in MPI and is never joined. The group is dead, and the gate stays
+ * closed: no other group of this process gets a communicator any more.
  */
 #include "comm/collective/collective.h"
 #include "comm/transport/mpi/streams.h"
@@ -21,8 +22,8 @@
 
 enum { PAUSE_NS = 20 * 1000, N_PAUSES = 25000 };
 
-/* Inside MPI nobody knows who is waited for. The next rank stands for all, for others to ask what it does; but one that
- * has left has done its part. -1: all have. */
+/* The rank that is named as awaited. Inside MPI the rank that is really awaited is unknown, so the next rank stands for
+ * all. A rank that has left has done its part and is skipped. -1: all others have left. */
 static int next_rank(const lks_group *group) {
     for (int distance = 1; distance < group->size; distance++) {
         int rank = (group->rank + distance) % group->size, seat = group->seat_of[rank];
@@ -52,7 +53,7 @@ static lks_status close_gate(lks_group *group) {
     return LKS_OK;
 }
 
-/* The ranks of the group before and after this one, as the world counts; -1: none. */
+/* The ranks of the group before and after this one, in the order of their world ranks. -1: none. */
 static void find_neighbours(const lks_group *group, int *before, int *after) {
     int mine = lksi_world_rank(group, group->rank);
     *before = *after = -1;
@@ -75,12 +76,12 @@ static lks_status pass_gates(lks_group *group, const lksi_call *call) {
 }
 
 typedef struct making {
-    int *ranks; /* of MPI */
+    int *ranks; /* in MPI's numbering */
     int n_ranks, tag;
     lksi_mpi_communicator *made;
     lks_status status;
     char text[LKSI_ABORT_TEXT_NBYTES];
-    atomic_bool is_done; /* no thread works on it, or none any more */
+    atomic_bool is_done; /* false while a thread works on it: the thread then owns it */
 } making;
 
 static void make(void *opaque) {
@@ -95,7 +96,7 @@ static lks_status await_maker(lks_group *group, making *m, lksi_thread *thread) 
     lksi_pauses pauses = {0};
     lks_status status = LKS_OK;
     while (status == LKS_OK && !atomic_load(&m->is_done)) status = wait_a_turn(group, &pauses);
-    if (!atomic_load(&m->is_done)) return status; /* the thread stays behind, with what it works on */
+    if (!atomic_load(&m->is_done)) return status; /* the thread continues and keeps `m` */
     lksi_thread_join(thread);
     return status == LKS_OK && m->status != LKS_OK ? lksi_error(m->status, "%s", m->text) : status;
 }
@@ -125,14 +126,14 @@ lks_status lksi_mpi_communicator_of(lks_group *group, const lksi_call *call, lks
         atomic_init(&m->is_done, true);
         lks_status status = make_communicator(group, call, m);
         if (status == LKS_OK) group->mpi_communicator = m->made;
-        if (atomic_load(&m->is_done)) lksi_free(m); /* else it is the maker's */
+        if (atomic_load(&m->is_done)) lksi_free(m); /* otherwise the thread still uses it */
         LKS_TRY(status);
     }
     *communicator = group->mpi_communicator;
     return LKS_OK;
 }
 
-/* One of a dead group may be in use for ever. */
+/* The communicator of a dead group may be in use forever, so it is not freed. */
 void lksi_mpi_communicator_close(lks_group *group) {
     const lksi_mpi_module *mpi = NULL;
     if (group->mpi_communicator == NULL || group->status != LKS_OK) return;
@@ -165,7 +166,7 @@ static lks_status test(lksi_mpi_transfer *transfer, const char *what, bool *is_d
     return status;
 }
 
-/* After an error its buffers may still be MPI's: nobody can tell it to let go. */
+/* After an error MPI may still use the buffers: the operation cannot be made to release them. */
 lks_status lksi_mpi_run(lks_group *group, const lksi_mpi_collective *collective, const char *what) {
     lksi_mpi_transfer *transfer = NULL;
     lksi_pauses pauses = {0};

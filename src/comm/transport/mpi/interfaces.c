@@ -1,3 +1,4 @@
+/* Lists the addresses of this machine, and finds out which addresses of rank 0's machine it can reach. */
 #include "comm/transport/mpi/interfaces.h"
 
 #include "comm/bootstrap/address.h"
@@ -18,7 +19,7 @@ static bool is_wanted(const struct ifaddrs *each, int family) {
     struct sockaddr_in6 ipv6;
     if (family != AF_INET6) return true;
     memcpy(&ipv6, each->ifa_addr, sizeof ipv6);
-    return !IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr); /* means nothing without the interface's name */
+    return !IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr); /* link-local addresses need the name of an interface */
 }
 
 static void add(lksi_interfaces *interfaces, const struct ifaddrs *each, socklen_t nbytes) {
@@ -40,9 +41,9 @@ void lksi_interfaces_list(lksi_interfaces *interfaces, bool are_near) {
     freeifaddrs(all);
 }
 
-/* --- reaching --- */
+/* --- reachability --- */
 
-/* The bytes of an address. */
+/* The bytes of an address, in network order. */
 static const unsigned char *bytes_of(const struct sockaddr_storage *address, size_t *nbytes) {
     bool is_ipv4 = address->ss_family == AF_INET;
     *nbytes = is_ipv4 ? sizeof(struct in_addr) : sizeof(struct in6_addr);
@@ -73,7 +74,7 @@ static void compare(const struct ifaddrs *each, const lksi_address *candidate, r
     found->is_own |= is_same, found->is_on_link |= is_neighbour;
 }
 
-/* Asks the routing table; nothing is sent. */
+/* connect on a datagram socket looks up the route and sends nothing. */
 static bool has_route(const lksi_address *candidate) {
     int asked = socket(candidate->storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (asked < 0) return false;

@@ -1,4 +1,4 @@
-/* Finding and loading the modules. */
+/* Finds and loads the MPI modules. */
 #include "base/module.h"
 #include "comm/transport/mpi/mpi.h"
 
@@ -19,7 +19,8 @@ static lksi_module describe_module(const char *family, char name[32]) {
 static bool is_openmpi(const char *family) { return strcmp(family, "openmpi") == 0; }
 static const char *family_text(const char *family) { return is_openmpi(family) ? "Open MPI" : "MPICH"; }
 
-/* `version` is the MPI's own, and tells those apart that LOCKSTEP_MPI_MODULE may have confused: MPICH has relatives. */
+/* `version` is the text of the MPI library itself. It shows whether LOCKSTEP_MPI_MODULE names the module of the other
+ * family. Any library but Open MPI counts as MPICH, because MPICH has derivatives. */
 static lks_status open_module(lksi_module *m, const char *family, int flags, const lksi_mpi_module **module,
                               char version[LKSI_MPI_VERSION_NBYTES]) {
     const void *table;
@@ -32,7 +33,7 @@ static lks_status open_module(lksi_module *m, const char *family, int flags, con
                       family_text(family));
 }
 
-/* Global, because the MPI libraries load parts of themselves that expect to find the others' names. */
+/* RTLD_GLOBAL, because the MPI libraries load plugins that expect to find the library's symbols. */
 lks_status lksi_mpi_load(const char *family, const lksi_mpi_module **module) {
     char name[32], version[LKSI_MPI_VERSION_NBYTES];
     lksi_module m = describe_module(family, name);
@@ -44,7 +45,7 @@ lks_status lksi_mpi_load(const char *family, const lksi_mpi_module **module) {
                       family, m.tried, family_text(family));
 }
 
-/* Local, and let go again: two MPIs must not see each other's names. */
+/* RTLD_LOCAL, and unloaded at once: two MPIs must not see each other's symbols. */
 bool lksi_mpi_find(const char *family, char path[LKSI_MPI_PATH_NBYTES], char version[LKSI_MPI_VERSION_NBYTES]) {
     char name[32];
     lksi_module m = describe_module(family, name);

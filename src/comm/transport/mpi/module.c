@@ -1,4 +1,4 @@
-/* The only file that includes <mpi.h>: built once for each MPI that is found, against that MPI alone. */
+/* The MPI module: the only file that includes <mpi.h>. It is built once for each MPI that is found. */
 #include "comm/transport/mpi/module.h"
 
 #include <mpi.h>
@@ -12,11 +12,11 @@
         if (try_code_ != MPI_SUCCESS) return try_code_;                                                                \
     } while (0)
 
-/* One allocation with the message behind it. It is the module's and not counted: one that nobody takes outlives its
- * group. */
+/* A transfer with its message behind it in one allocation. It uses malloc, not the counted allocator: a message that is
+ * never received outlives its group. */
 typedef struct transfer {
     lksi_mpi_transfer shown;
-    struct transfer *next; /* of the abandoned */
+    struct transfer *next; /* in the list of abandoned transfers */
     MPI_Request request;
     bool is_collective, is_duplication, is_sent;
 } transfer;
@@ -25,10 +25,10 @@ struct lksi_mpi_communicator {
     MPI_Comm handle;
 };
 
-static MPI_Comm ours = MPI_COMM_NULL;
+static MPI_Comm ours = MPI_COMM_NULL; /* our duplicate of MPI_COMM_WORLD */
 static bool is_ours, is_settling;
-static transfer *abandoned;
-static long n_pending; /* messages sent and not known to be taken */
+static transfer *abandoned; /* messages released before they were done; sweep frees them */
+static long n_pending;      /* messages sent whose receive is not known to have begun */
 static MPI_Request last_barrier = MPI_REQUEST_NULL;
 static void (*call_before_end)(void);
 
@@ -72,7 +72,7 @@ static int end_is_near(MPI_Comm self, int key, void *value, void *extra) {
     return MPI_SUCCESS;
 }
 
-/* MPI_Finalize deletes the attributes of MPI_COMM_SELF before all else (MPI-3.1, section 8.7.1). */
+/* MPI_Finalize first deletes the attributes of MPI_COMM_SELF, which calls end_is_near (MPI-3.1, section 8.7.1). */
 static int announce_end(void (*before_end)(void)) {
     int key;
     call_before_end = before_end;
@@ -85,8 +85,8 @@ static int start(lksi_mpi_facts *facts, void (*before_end)(void)) {
     int is_initialised, level, has_most;
     int *most;
     TRY_MPI(MPI_Initialized(&is_initialised));
-    if (is_initialised && is_finalised()) return MPI_SUCCESS; /* MPI may be asked nothing more */
-    is_ours |= !is_initialised;                               /* it may be by a start of ours that failed */
+    if (is_initialised && is_finalised()) return MPI_SUCCESS; /* no further MPI call is allowed */
+    is_ours |= !is_initialised; /* stays set if an earlier start initialised MPI and then failed */
     if (!is_initialised)
         TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level));
     else
@@ -94,7 +94,7 @@ static int start(lksi_mpi_facts *facts, void (*before_end)(void)) {
     TRY_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &facts->rank));
     TRY_MPI(MPI_Comm_size(MPI_COMM_WORLD, &facts->size));
     TRY_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &has_most));
-    facts->most_tag = has_most ? *most : 32767; /* what the standard grants */
+    facts->most_tag = has_most ? *most : 32767; /* the minimum that the standard guarantees */
     facts->is_ours = is_ours;
     facts->is_multiple = level >= MPI_THREAD_MULTIPLE;
     facts->may_thread = level >= (is_ours ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE);
@@ -115,7 +115,7 @@ static int duplicate(lksi_mpi_transfer **begun) {
 
 /* --- messages --- */
 
-/* Frees those that have been taken by now. */
+/* Frees the abandoned transfers that are done. */
 static int sweep(void) {
     for (transfer **link = &abandoned; *link != NULL;) {
         transfer *each = *link;
@@ -132,7 +132,8 @@ static int sweep(void) {
     return MPI_SUCCESS;
 }
 
-/* Synchronous: what nobody has begun to take is not done, which bounds what a receiver finds on its way. */
+/* A synchronous send is done only when its receive has begun. That bounds the number of messages in transit to a
+ * receiver. */
 static int send(int to, int tag, const struct iovec *parts, int n_parts, lksi_mpi_transfer **begun) {
     size_t nbytes = 0;
     for (int i = 0; i < n_parts; i++) nbytes += parts[i].iov_len;
@@ -204,7 +205,7 @@ static int progress(bool *is_pending) {
 
 /* --- collectives --- */
 
-/* What is moved and not reckoned with has a length and no more. */
+/* Types that are moved but not reduced only need the right length: f16 and bf16 are sent as 16-bit integers. */
 static MPI_Datatype type_of(const lksi_mpi_collective *c) {
     switch (c->type) {
     case LKS_F32:
@@ -247,7 +248,7 @@ static MPI_Op operator_of(const lksi_mpi_collective *c) {
     return MPI_OP_NULL;
 }
 
-/* A block of one element where blocks have gaps, else `count` elements. */
+/* The type and count of a block: one element of a derived type if blocks have gaps, otherwise `count` elements. */
 typedef struct block {
     MPI_Datatype type;
     int count;
@@ -268,7 +269,7 @@ static int block_make(const lksi_mpi_collective *c, size_t stride, block *made) 
     return MPI_Type_commit(&made->type);
 }
 
-/* A type that is in use lives until its communication is done. */
+/* MPI keeps a freed type until the communication that uses it is done. */
 static void block_free(block *made) {
     if (made->is_made) MPI_Type_free(&made->type);
 }
@@ -367,7 +368,7 @@ static int make_handle(const int *ranks, int n_ranks, int tag, MPI_Comm *handle)
     code = MPI_Comm_create_group(ours, some, tag, handle);
     MPI_Group_free(&some);
     TRY_MPI(code);
-    return MPI_Comm_set_errhandler(*handle, MPI_ERRORS_RETURN); /* MPICH's does not inherit it */
+    return MPI_Comm_set_errhandler(*handle, MPI_ERRORS_RETURN); /* with MPICH it is not inherited */
 }
 
 static int make_communicator(const int *ranks, int n_ranks, int tag, lksi_mpi_communicator **communicator) {
@@ -389,7 +390,7 @@ static void free_communicator(lksi_mpi_communicator *communicator) {
 
 /* --- the end --- */
 
-/* Whoever comes into the barrier has nothing under way, so after it nobody has. */
+/* A rank enters the barrier only when none of its messages is in progress. So after the barrier no rank has any. */
 static int settle(bool *is_done) {
     lksi_mpi_transfer *unwanted;
     int is_over = 0;

@@ -1,11 +1,12 @@
-/* What a module, one built for each MPI, offers to the library: MPI without its types, and without a wait.
+/* The interface of an MPI module: MPI without its types and without waits. One module is built for each MPI.
  *
- *     liblockstep ── dlopen ──> lockstep-mpi-openmpi.so ──> libmpi.so        the module knows nothing of the library:
- *                          or   lockstep-mpi-mpich.so   ──> libmpich.so      it includes this header alone
+ *     liblockstep ── dlopen ──> lockstep-mpi-openmpi.so ──> libmpi.so        the module does not link the library:
+ *                          or   lockstep-mpi-mpich.so   ──> libmpich.so      it includes only this header
  *
- * The functions are called one at a time, under the library's lock, and return 0 or MPI's error code. What takes time
- * is a transfer, which `test` moves on; only `start`, `make_communicator` and `finish` block as their MPI functions do.
- * MPI_THREAD_SERIALIZED is enough for all but make_communicator, which is called beside others, without the lock.
+ * The functions are called one at a time, under the library's lock. They return 0 or MPI's error code. Operations that
+ * take time are transfers, and `test` progresses them. Only `start`, `make_communicator` and `finish` block, as their
+ * MPI functions do. MPI_THREAD_SERIALIZED suffices for all functions except make_communicator, which is called without
+ * the lock, concurrently with others.
  */
 #ifndef LKSI_MPI_MODULE_H
 #define LKSI_MPI_MODULE_H
@@ -17,23 +18,23 @@
 
 enum { LKSI_MPI_MODULE_VERSION = 3, LKSI_MPI_ANY_SOURCE = -1 };
 
-/* The symbol that a module has: an lksi_mpi_module. */
+/* The symbol that a module exports. It is an lksi_mpi_module. */
 #define LKSI_MPI_MODULE_SYMBOL "lksi_mpi_module_functions"
 
-/* What MPI says of this process. */
+/* What MPI reports about this process. */
 typedef struct lksi_mpi_facts {
     int rank, size;
     int most_tag;
-    bool is_ours;     /* the module has initialised MPI: a program that has done so itself also finalises it */
-    bool may_thread;  /* our threads may call MPI: MPI_THREAD_SERIALIZED where it is ours, else MULTIPLE */
+    bool is_ours;     /* the module has initialised MPI; a program that has done so itself also finalises it */
+    bool may_thread;  /* our threads may call MPI: SERIALIZED suffices if MPI is ours, otherwise MULTIPLE is needed */
     bool is_multiple; /* MPI_THREAD_MULTIPLE */
 } lksi_mpi_facts;
 
-/* A message or a collective under way. `data` is the module's. */
+/* A message or a collective in progress. The module owns `data`. */
 typedef struct lksi_mpi_transfer {
-    unsigned char *data; /* of a message received */
+    unsigned char *data; /* of a received message */
     size_t nbytes;
-    int source; /* who sent it */
+    int source; /* its sender */
 } lksi_mpi_transfer;
 
 typedef struct lksi_mpi_communicator lksi_mpi_communicator;
@@ -54,8 +55,8 @@ typedef enum lksi_mpi_kind {
     LKSI_MPI_ALL_TO_ALLV
 } lksi_mpi_kind;
 
-/* A collective of MPI. In place as MPI means it: `in` (of scatters: `out`) is NULL. Buffers are the caller's until the
- * transfer is done. */
+/* A collective of MPI. NULL for `in` (for scatters: `out`) means MPI_IN_PLACE. The caller must keep the buffers valid
+ * and unchanged until the transfer is done. */
 typedef struct lksi_mpi_collective {
     lksi_mpi_kind kind;
     lksi_mpi_communicator *communicator; /* NULL: of all ranks */
@@ -63,44 +64,45 @@ typedef struct lksi_mpi_collective {
     void *out;
     int count;                          /* elements of a block */
     size_t in_stride, out_stride;       /* elements from block to block, where blocks have gaps; 0: none */
-    const int *counts, *begins;         /* of the -v forms, in elements, by rank; else NULL */
-    const int *out_counts, *out_begins; /* of all_to_allv, whose others are those of `in` */
-    lks_type type;                      /* of reductions; what else is moved may be any type of that length */
+    const int *counts, *begins;         /* of the -v forms, in elements, by rank; otherwise NULL */
+    const int *out_counts, *out_begins; /* of all_to_allv; counts and begins are then those of `in` */
+    lks_type type;                      /* for operations other than reductions: any type of the right length */
     lks_operator op;
     int rank, root;
 } lksi_mpi_collective;
 
 typedef struct lksi_mpi_module {
-    int version; /* LKSI_MPI_MODULE_VERSION; what follows is of that version */
-    /* "Open MPI v4.1.4, ..."; before `start`, too. */
+    int version; /* LKSI_MPI_MODULE_VERSION; the fields that follow are of that version */
+    /* "Open MPI v4.1.4, ...". Works before `start`, too. */
     void (*describe)(char *text, size_t text_nbytes);
     void (*explain)(int code, char *text, size_t text_nbytes);
-    /* Initialises MPI unless that is done. `before_end` is called by whoever finalises it, as the first thing then. */
+    /* Initialises MPI if that is not done. MPI_Finalize calls `before_end` first. */
     int (*start)(lksi_mpi_facts *facts, void (*before_end)(void));
     bool (*is_finalised)(void);
 
-    /* Our own communicator of all ranks, which all that follows uses. */
+    /* Makes our own communicator of all ranks. All functions that follow use it. */
     int (*duplicate)(lksi_mpi_transfer **transfer);
 
-    /* Copies the parts and sends them; done when `to` has begun to take the message. */
+    /* Copies the parts and sends them. The transfer is done when `to` has begun to receive the message. */
     int (*send)(int to, int tag, const struct iovec *parts, int n_parts, lksi_mpi_transfer **transfer);
-    /* The next message with this tag that has come in; *transfer is NULL where there is none. Messages of one source
-     * and tag come in the order in which they were sent. */
+    /* Begins to receive the next message with this tag. *transfer is NULL if none has arrived. Messages of one source
+     * and tag arrive in the order in which they were sent. */
     int (*receive)(int from, int tag, lksi_mpi_transfer **transfer);
     int (*collective)(const lksi_mpi_collective *collective, lksi_mpi_transfer **transfer);
     int (*test)(lksi_mpi_transfer *transfer, bool *is_done);
-    /* Accepts NULL. A message that is not done goes on, out of sight, until it is; a collective that is not done is
-     * forgotten, and its buffers belong to MPI for ever. */
+    /* Accepts NULL. A message that is not done continues in the background. A collective that is not done is forgotten,
+     * and MPI keeps its buffers forever. */
     void (*release)(lksi_mpi_transfer *transfer);
-    /* Lets MPI work. *is_pending: messages of ours are still to be taken. */
+    /* Lets MPI make progress. *is_pending: messages of this rank are not received yet. */
     int (*progress)(bool *is_pending);
 
-    /* Collective over `ranks` (of all ranks). Only where facts.is_multiple: other threads call MPI meanwhile. */
+    /* Collective over `ranks`, in the numbering of all ranks. Only if facts.is_multiple: other threads call MPI
+     * meanwhile. */
     int (*make_communicator)(const int *ranks, int n_ranks, int tag, lksi_mpi_communicator **communicator);
     void (*free_communicator)(lksi_mpi_communicator *communicator); /* accepts NULL */
 
-    /* The end, all ranks together: takes what nobody wants any more until nothing is under way anywhere. To be called
-     * until *is_done; then `finish` finalises MPI where the module has initialised it. */
+    /* The end, collective over all ranks: receives and discards messages until none is in progress on any rank. It is
+     * called until *is_done. Then `finish` finalises MPI if the module has initialised it. */
     int (*settle)(bool *is_done);
     int (*finish)(void);
 } lksi_mpi_module;

@@ -1,19 +1,18 @@
-/* The MPI of this process: a module that is loaded when it is first needed, one lock around all that we call of it, and
- * its end.
+/* The MPI of this process: a module that is loaded on first use, one lock around its calls, and its end.
  *
- * Which MPI: the one that the program itself has initialised; else that of the launcher (OMPI_* and PMIX_*: Open MPI,
- * PMI_*: MPICH). LOCKSTEP_MPI_MODULE, a module or a directory with modules, comes before what is found beside the
- * library and where it was installed.
+ * Which MPI: the one that the program itself has initialised, otherwise that of the launcher (OMPI_* and PMIX_*: Open
+ * MPI, PMI_*: MPICH). LOCKSTEP_MPI_MODULE names a module or a directory with modules. It takes precedence over the
+ * modules beside the library and where it was installed.
  *
- * What a program's own MPI_Init means: it is MPI_Init_thread with MPI_THREAD_MULTIPLE, because threads of Lockstep call
- * MPI, too; it comes before lks_init, and its MPI_Finalize after the last group is destroyed. Lockstep then finalises
- * nothing. Where a program finalises earlier, that is said, and whatever would use MPI from then on is an error. Where
- * Lockstep initialises MPI, MPI_THREAD_SERIALIZED will do, but then no group has native algorithms.
+ * A program that uses MPI itself calls MPI_Init_thread with MPI_THREAD_MULTIPLE, because threads of Lockstep call MPI,
+ * too. It does so before lks_init, and calls MPI_Finalize after the last group is destroyed. Lockstep then finalises
+ * nothing. If the program finalises earlier, a warning is logged, and every later use of MPI is an error. If Lockstep
+ * initialises MPI, MPI_THREAD_SERIALIZED suffices, but then no group has native algorithms.
  *
- * The end, where MPI is ours: at exit with status 0, and only where every world was destroyed without an error, all
- * ranks settle what is under way and finalise, and who comes first waits for the others, however long they have work
- * to do. Otherwise MPI_Finalize could wait for a rank that is lost: the process ends as it is, which with Open MPI and
- * MPICH alike keeps what was printed and the exit status.
+ * The end, if Lockstep has initialised MPI: at exit with status 0, if every world was destroyed without an error, all
+ * ranks complete the messages in progress and finalise MPI. The first rank waits for the others, however long they
+ * work. Otherwise MPI_Finalize could wait for a lost rank, so the process ends without it. With both Open MPI and MPICH
+ * that keeps the output and the exit status.
  */
 #ifndef LKSI_MPI_H
 #define LKSI_MPI_H
@@ -28,48 +27,50 @@ enum { LKSI_MPI_PATH_NBYTES = 1024, LKSI_MPI_VERSION_NBYTES = 256 };
 
 /* "openmpi", "mpich"; NULL past the last. */
 const char *lksi_mpi_family(int index);
-/* The module of a family, loaded for good. Errors: LKS_ERR_UNSUPPORTED, saying where it was looked for. */
+/* Loads the module of a family. It is never unloaded. Errors: LKS_ERR_UNSUPPORTED, with the places that were searched.
+ */
 lks_status lksi_mpi_load(const char *family, const lksi_mpi_module **module);
-/* Where it is and what its MPI calls itself; without starting MPI. False where there is none; `path` then lists where
- * it was looked for. */
+/* Finds the module of a family and the version text of its MPI, without starting MPI. False: there is none, and `path`
+ * lists the places that were searched. */
 bool lksi_mpi_find(const char *family, char path[LKSI_MPI_PATH_NBYTES], char version[LKSI_MPI_VERSION_NBYTES]);
 
 /* --- the process (process.c) --- */
 
-/* Loads and initialises MPI unless that is done. MPI_Init itself has no deadline; all else has. Collective over all
- * ranks of the launcher the first time. Errors: LKS_ERR_UNSUPPORTED (no module; no MPI launcher), LKS_ERR_STATE (the
- * program's own MPI cannot be used), LKS_ERR_MISMATCH (MPI knows other ranks than the environment), LKS_ERR_SYSTEM. */
+/* Loads and initialises MPI if that is not done. MPI_Init itself has no deadline, all the rest has. The first call is
+ * collective over all ranks of the launcher. Errors: LKS_ERR_UNSUPPORTED (no module; no MPI launcher), LKS_ERR_STATE
+ * (the program's own MPI cannot be used), LKS_ERR_MISMATCH (rank or size differ from the environment), LKS_ERR_TIMEOUT,
+ * LKS_ERR_SYSTEM. */
 lks_status lksi_mpi_start(const lksi_environment *environment, int64_t timeout_ms);
 bool lksi_mpi_is_started(void);
 const lksi_mpi_facts *lksi_mpi_facts_get(void);
-const lksi_mpi_module *lksi_mpi_module_get(void); /* for make_communicator alone, which needs no lock */
+const lksi_mpi_module *lksi_mpi_module_get(void); /* only for make_communicator, which needs no lock */
 
-/* The module with the lock held, to be given back soon; NULL while another thread has it: try again under a deadline.
- */
+/* Takes the lock and returns the module. The caller must leave soon. NULL: another thread holds the lock, and the
+ * caller tries again under its deadline. */
 const lksi_mpi_module *lksi_mpi_enter(void);
 void lksi_mpi_leave(void);
-void lksi_mpi_leave_silently(void); /* of the thread of progress.c: it need not be woken */
-/* LKS_ERR_SYSTEM with MPI's own text, `what` before it. The lock is held, or need not be. */
+void lksi_mpi_leave_silently(void); /* for the thread of progress.c: does not wake that thread */
+/* LKS_ERR_SYSTEM with `what` and MPI's own text. Works with and without the lock held. */
 lks_status lksi_mpi_error(int code, const char *what);
 
-/* Runs a broadcast, all_gather or all_reduce of all ranks under a deadline, before there is a group. The buffers are
- * the caller's again when it returns, however it ends. */
+/* Runs a broadcast, all_gather or all_reduce of all ranks under a deadline, before a group exists. MPI does not use the
+ * caller's buffers after the return, also after an error. */
 lks_status lksi_mpi_run_unwatched(const lksi_mpi_collective *collective, int64_t deadline_ns);
 
 /* --- progress (progress.c) ---
- * MPI moves messages on in calls of MPI alone; a rank that computes, or waits for something else, would keep others
- * waiting for what it has sent. So a thread makes calls while messages are under way. */
+ * MPI progresses messages only inside MPI calls. A rank that computes or waits for something else would delay ranks
+ * that receive from it. So a thread calls MPI while messages are in progress. */
 lks_status lksi_mpi_progress_start(void);
-void lksi_mpi_progress_stop(void); /* nothing where none has been started */
-/* There may be something to do. Called by lksi_mpi_leave. */
+void lksi_mpi_progress_stop(void); /* does nothing if no thread was started */
+/* Tells the thread that there may be work. lksi_mpi_leave calls it. */
 void lksi_mpi_progress_wake(void);
 
 /* --- the process's end --- */
 
-/* A world is being joined; its last group is left. */
+/* lksi_mpi_hold: a world is being joined. lksi_mpi_let_go: its last group was destroyed. */
 lks_status lksi_mpi_hold(void);
 void lksi_mpi_let_go(void);
-/* Something went wrong: MPI is not finalised any more. */
+/* After an error: MPI will not be finalised. */
 void lksi_mpi_give_up(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* MPI in this process: its start, its lock, its end. */
+/* MPI in this process: its start, its lock and its end. */
 #define _GNU_SOURCE /* RTLD_DEFAULT, on_exit */
 #include "comm/clock.h"
 #include "comm/transport/mpi/mpi.h"
@@ -12,10 +12,11 @@
 
 enum { PAUSE_NS = 100 * 1000 };
 
-static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER; /* over the start, and n_held */
+/* Lock order: start_mutex, then mutex. */
+static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the start and n_held */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;       /* around every call of the module */
 static const lksi_mpi_module *module;
-static int n_held; /* worlds */
+static int n_held; /* joined worlds */
 static lksi_mpi_facts facts;
 static atomic_bool is_started, is_given_up;
 static pid_t owner; /* a forked child has no MPI */
@@ -38,12 +39,12 @@ lks_status lksi_mpi_error(int code, const char *what) {
     return lksi_error(LKS_ERR_SYSTEM, "MPI: %s: %s", what, reason);
 }
 
-/* --- waiting before there is a group --- */
+/* --- waiting before a group exists --- */
 
 static lks_status await(lksi_mpi_transfer *transfer, int64_t deadline_ns, const char *what) {
     for (bool is_done = false; !is_done;) {
         if (lksi_running_ns() > deadline_ns)
-            return lksi_error(LKS_ERR_TIMEOUT, "lks_init: not all of the %d ranks that MPI knows came to %s in time",
+            return lksi_error(LKS_ERR_TIMEOUT, "lks_init: not all of the %d MPI ranks arrived in time to %s",
                               facts.size, what);
         if (lksi_mpi_enter() != NULL) {
             int code = module->test(transfer, &is_done);
@@ -65,20 +66,20 @@ static void release(lksi_mpi_transfer *transfer) {
 static lks_status begin(const lksi_mpi_collective *collective, lksi_mpi_transfer **transfer) {
     pthread_mutex_lock(&mutex);
     int code = module->collective(collective, transfer);
-    lks_status status = code == 0 ? LKS_OK : lksi_mpi_error(code, "agreeing where to meet");
+    lks_status status = code == 0 ? LKS_OK : lksi_mpi_error(code, "agreeing on an address");
     pthread_mutex_unlock(&mutex);
     return status;
 }
 
-/* Nobody can tell MPI to let go: a caller that gives up needs its own memory back, so MPI works on a copy, and keeps it
- * then. */
+/* An MPI operation cannot be made to release its buffers, but a caller that gives up needs its memory back. So MPI
+ * works on a copy. After a timeout the copy is left to MPI and never freed. */
 lks_status lksi_mpi_run_unwatched(const lksi_mpi_collective *collective, int64_t deadline_ns) {
     size_t in_nbytes = (size_t)collective->count * lksi_type_nbytes(collective->type);
     size_t out_nbytes = collective->kind == LKSI_MPI_ALL_GATHER ? (size_t)facts.size * in_nbytes : in_nbytes;
     unsigned char *copy = lksi_alloc(out_nbytes + in_nbytes);
     if (copy == NULL) return LKS_ERR_MEMORY;
     lksi_mpi_collective copied = *collective;
-    copied.out = memcpy(copy, collective->out, out_nbytes); /* where the root of a broadcast has what it says */
+    copied.out = memcpy(copy, collective->out, out_nbytes); /* holds the data of a broadcast's root */
     if (collective->in != NULL) copied.in = memcpy(copy + out_nbytes, collective->in, in_nbytes);
     lksi_mpi_transfer *transfer = NULL;
     lks_status status = begin(&copied, &transfer);
@@ -86,7 +87,7 @@ lks_status lksi_mpi_run_unwatched(const lksi_mpi_collective *collective, int64_t
         lksi_free(copy);
         return status;
     }
-    status = await(transfer, deadline_ns, "agree where to meet");
+    status = await(transfer, deadline_ns, "agree on an address");
     release(transfer);
     LKS_TRY(status);
     memcpy(collective->out, copy, out_nbytes);
@@ -110,7 +111,7 @@ void lksi_mpi_let_go(void) {
     pthread_mutex_unlock(&start_mutex);
 }
 
-/* --- MPI is gone --- */
+/* --- after MPI_Finalize: a module whose functions fail --- */
 
 enum { GONE = -1 };
 
@@ -146,7 +147,7 @@ static int gone_make_communicator(const int *ranks, int n_ranks, int tag, lksi_m
     return GONE;
 }
 
-/* What was under way stays MPI's. */
+/* Operations in progress remain MPI's. */
 static void gone_release(lksi_mpi_transfer *transfer) { (void)transfer; }
 static void gone_free_communicator(lksi_mpi_communicator *communicator) { (void)communicator; }
 static int gone_progress_or_settle(bool *unused) {
@@ -166,11 +167,11 @@ static const lksi_mpi_module gone = {.explain = explain_gone,
                                      .free_communicator = gone_free_communicator,
                                      .settle = gone_progress_or_settle};
 
-/* Of whoever calls MPI_Finalize, which comes too early while there are worlds. */
+/* Called inside MPI_Finalize. While worlds are joined, MPI_Finalize comes too early. */
 static void before_end(void) {
     pthread_mutex_lock(&start_mutex);
     if (n_held > 0) {
-        lksi_log(LKS_LOG_WARNING, "rank %d: MPI_Finalize comes after the last lks_group_destroy, not before",
+        lksi_log(LKS_LOG_WARNING, "rank %d: MPI_Finalize was called before the last lks_group_destroy, not after it",
                  facts.rank);
         atomic_store(&is_given_up, true);
     }
@@ -183,8 +184,8 @@ static void before_end(void) {
 
 /* --- the end --- */
 
-/* As long as others are at work, as in MPI_Finalize: were this rank gone before, mpirun would end them, MPICH's with
- * status 0. Where one of them has died, mpirun ends this one. */
+/* Waits, like MPI_Finalize, as long as other ranks are at work: if this rank ended first, mpirun would end the others,
+ * MPICH's with status 0. If one of them has died, mpirun ends this rank. */
 static bool settle(void) {
     int64_t timeout_ms = LKSI_DEFAULT_TIMEOUT_MS, begin_ns = lksi_now_ns();
     bool is_done = false, is_said = false;
@@ -196,7 +197,7 @@ static bool settle(void) {
             if (code != 0) return false;
         }
         if (!is_done && !is_said && lksi_now_ns() - begin_ns > timeout_ms * 1000000) {
-            lksi_log(LKS_LOG_WARNING, "rank %d has come to its end and waits for ranks that have not", facts.rank);
+            lksi_log(LKS_LOG_WARNING, "rank %d has ended and waits for ranks that have not", facts.rank);
             is_said = true;
         }
         if (!is_done) lksi_sleep_ns(PAUSE_NS);
@@ -217,11 +218,12 @@ static void end(int exit_status, void *unused) {
 
 static bool has(const char *name) { return getenv(name) != NULL; }
 
-/* The MPI that the program has initialised itself: the same C functions in both, so no header is needed to ask. */
+/* The MPI that the program itself has initialised, or NULL. Both families have these two C functions, so no header is
+ * needed. */
 static const char *family_of_program(void) {
     int (*is_initialised)(int *);
     int (*get_version)(char *, int *);
-    char version[8192] = ""; /* the longest of both */
+    char version[8192] = ""; /* the larger MPI_MAX_LIBRARY_VERSION_STRING of both families */
     int flag = 0, length = 0;
     *(void **)&is_initialised = dlsym(RTLD_DEFAULT, "MPI_Initialized");
     *(void **)&get_version = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
@@ -272,7 +274,8 @@ static lks_status start(const lksi_environment *environment, int64_t timeout_ms)
     atomic_store(&is_given_up, false);
     int code = module->start(&facts, before_end);
     if (code != 0) return lksi_mpi_error(code, "MPI_Init_thread");
-    (void)on_exit(end, NULL); /* after MPI's own, and so run before those (MPICH 4.2 takes leave of mpirun in one) */
+    /* Registered after MPI's own handlers, so it runs before them: MPICH 4.2 disconnects from mpirun in one. */
+    (void)on_exit(end, NULL);
     LKS_TRY(check_facts(environment));
     LKS_TRY(duplicate(timeout_ms));
     atomic_store(&is_started, true);

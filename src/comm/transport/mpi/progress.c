@@ -1,5 +1,6 @@
-/* The thread that lets MPI work while nobody else does: a few thousand calls a second while messages are under way and
- * for a second after, none otherwise. What a call of MPI has done for its caller may still be on its way from here. */
+/* The thread that progresses MPI while no other thread calls it. It makes a few thousand calls per second while
+ * messages are in progress and for one second after, and none otherwise. (After, because MPI may complete an operation
+ * for its caller while its data is still leaving this process.) */
 #include "comm/transport/mpi/mpi.h"
 
 #include <pthread.h>
@@ -8,7 +9,7 @@
 enum { PAUSE_NS = 300 * 1000 };
 static const int64_t afterwards_ns = INT64_C(1000) * 1000 * 1000;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* over is_stopping */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards is_stopping */
 static pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
 static lksi_thread *thread;
 static bool is_stopping;
@@ -22,7 +23,7 @@ void lksi_mpi_progress_wake(void) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* An error of MPI shows to whoever uses it next. */
+/* An error of MPI is ignored here: the next caller of MPI gets it. */
 static bool is_pending(void) {
     bool is_some = true;
     const lksi_mpi_module *mpi = lksi_mpi_enter();
@@ -32,7 +33,7 @@ static bool is_pending(void) {
     return is_some;
 }
 
-/* False: the thread is to end. */
+/* False: the thread must end. */
 static bool sleep_until_woken(void) {
     pthread_mutex_lock(&mutex);
     atomic_store(&is_asleep, true);
@@ -63,7 +64,7 @@ static void run(void *unused) {
 
 lks_status lksi_mpi_progress_start(void) {
     is_stopping = false;
-    atomic_store(&has_news, true); /* MPI has just been used, where the ranks were to meet */
+    atomic_store(&has_news, true); /* the bootstrap has just used MPI */
     return lksi_thread_create(&thread, run, NULL, "lockstep-mpi");
 }
 

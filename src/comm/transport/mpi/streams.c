@@ -1,15 +1,14 @@
-/* Byte streams between two ranks over MPI, as over tcp one per group, context, pair and direction.
+/* Byte streams between two ranks over MPI: as over tcp, one per group, context, pair and direction.
  *
- *     rank 0 ── tag 0: "group 7, collective: tag 12" ──> rank 1        said before the first bytes
- *     rank 0 ══ tag 12: up to 64 KiB ══════════════════> rank 1        at most 4 pieces that it has not begun to take
+ *     rank 0 ── tag 0: "group 7, collective: tag 12" ──> rank 1        the hello, before the first bytes
+ *     rank 0 ══ tag 12: up to 64 KiB ══════════════════> rank 1        at most 4 pieces whose receive has not begun
  *
- * The sender numbers its streams, so that a tag of a source never means two of them, and nobody has to agree on one.
- * Pieces are copied and sent synchronously: MPI keeps no more of a stream than its 4 pieces for a receiver that is
- * late, and the caller's memory is never MPI's. Control connections stay those over tcp, which tell of a lost rank at
- * once.
+ * The sender numbers its streams. So a tag of one source never means two streams, and ranks need not agree on tags.
+ * Pieces are copied and sent synchronously. So MPI buffers at most 4 pieces per stream for a late receiver, and never
+ * uses the caller's memory. The control connections are those of tcp, which report a lost rank at once.
  *
- * MPI can wake nobody, so whoever sleeps looks again and again, each time after another eighth of what it has slept,
- * but for 20 us at least and 0.5 ms at most.
+ * MPI cannot wake a sleeping thread. So a sleeper polls: each pause is an eighth of the time slept so far, but at least
+ * 20 us and at most 0.5 ms.
  */
 #include "comm/transport/mpi/streams.h"
 
@@ -30,13 +29,13 @@ enum {
     PATIENCE_MS = 500, /* for the reason why a stream ended, which comes over the control connections */
 };
 
-/* Which stream a tag of its sender is. */
+/* Announces which stream a tag of its sender belongs to. */
 typedef struct hello {
     uint64_t group_id;
     int32_t context, tag;
 } hello;
 
-/* One that came before anybody asked for its stream. */
+/* A hello that arrived before its stream was read. */
 typedef struct known {
     struct known *next;
     int source;
@@ -44,12 +43,12 @@ typedef struct known {
 } known;
 
 typedef struct out_stream {
-    int tag;                                /* 0: not told yet */
-    lksi_mpi_transfer *pieces[N_SLOTS + 1]; /* under way; the last is the hello */
+    int tag;                                /* 0: the hello was not sent yet */
+    lksi_mpi_transfer *pieces[N_SLOTS + 1]; /* in progress; the last one is the hello */
 } out_stream;
 
 typedef struct in_stream {
-    int tag; /* 0: not heard yet */
+    int tag; /* 0: no hello yet */
     lksi_mpi_transfer *coming;
     bool is_whole;
     size_t n_taken;
@@ -61,7 +60,7 @@ struct lksi_mpi_streams {
     in_stream *in[LKSI_N_CONTEXTS];
 };
 
-static pthread_mutex_t known_mutex = PTHREAD_MUTEX_INITIALIZER; /* over the next three */
+static pthread_mutex_t known_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the next three variables */
 static known *known_streams;
 static int n_joined, last_tag;
 
@@ -88,7 +87,7 @@ static lks_status keep(int source, const hello *said) {
     return LKS_OK;
 }
 
-/* Those of a group, or all. */
+/* Frees the kept hellos of a group, or all (NULL). known_mutex is held. */
 static void forget(const uint64_t *group_id) {
     for (known **link = &known_streams; *link != NULL;) {
         known *each = *link;
@@ -119,7 +118,7 @@ static int take_known(const lks_group *group, lksi_context context, int source) 
     return tag;
 }
 
-/* One after the other: what has come whole is kept. The lock is held. */
+/* Receives hellos one after the other and keeps them. The lock is held. */
 static lks_status hear_hellos(const lksi_mpi_module *mpi) {
     static lksi_mpi_transfer *coming;
     for (;;) {
@@ -139,13 +138,15 @@ static lks_status hear_hellos(const lksi_mpi_module *mpi) {
 
 /* --- ends --- */
 
-/* Whoever leaves has seen its pieces taken before it says so, or has waited long for that; so what it sent is seen. */
+/* A rank says goodbye only when its pieces are being received, or after it has waited long for that. So if it is gone
+ * and nothing has arrived, nothing will. */
 static lks_status look_for_end(lks_group *group, lksi_context context, int rank) {
     if (!lksi_tcp_is_gone(group, rank)) return LKS_OK;
     return lksi_tcp_refuse_gone(group, context, rank);
 }
 
-/* MPI's own word for a rank that is lost says less than the control connections will. Not under the lock. */
+/* MPI's own error for a lost rank says less than the control connections will. So this waits for their reason. The lock
+ * is not held. */
 static lks_status failed(lks_group *group, lksi_context context, lks_status status) {
     char doing[160];
     if (status != LKS_ERR_SYSTEM) return status;
@@ -157,7 +158,7 @@ static lks_status failed(lks_group *group, lksi_context context, lks_status stat
 
 /* --- out --- */
 
-/* The place of a piece that is not under way, or -1. The lock is held. */
+/* Finds a free slot for a piece. *slot is -1 if all are in use. The lock is held. */
 static lks_status free_slot(const lksi_mpi_module *mpi, out_stream *out, int *slot) {
     *slot = -1;
     for (int i = 0; i < N_SLOTS; i++) {
@@ -185,7 +186,7 @@ static lks_status introduce(const lksi_mpi_module *mpi, const lks_group *group, 
     return LKS_OK;
 }
 
-/* Of `parts` from byte `begin` on, as much as makes a piece. */
+/* Cuts one piece of at most PIECE_NBYTES from `parts`, from byte `begin` on. Returns its number of parts. */
 static int cut_piece(const struct iovec *parts, int n_parts, size_t begin, struct iovec *piece, size_t *nbytes) {
     int n = 0;
     *nbytes = 0;
@@ -230,7 +231,7 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
 
 /* --- in --- */
 
-/* Finds the next piece and moves it on; in->is_whole: it can be read. The lock is held. */
+/* Finds the next piece and progresses it. in->is_whole: it can be read. The lock is held. */
 static lks_status fetch(const lksi_mpi_module *mpi, const lks_group *group, lksi_context context, int from) {
     in_stream *in = &group->mpi_streams->in[context][from];
     int source = lksi_world_rank(group, from), code = 0;
@@ -261,10 +262,10 @@ static lks_status read_pieces(const lksi_mpi_module *mpi, const lks_group *group
     return LKS_OK;
 }
 
-/* What has been received whole needs no MPI to be read. */
+/* Reads from a piece that was received completely. That needs neither MPI nor the lock. */
 static size_t take_ahead(in_stream *in, void *data, size_t nbytes) {
     size_t n = in->is_whole ? in->coming->nbytes - in->n_taken : 0;
-    if (n <= nbytes) return 0; /* the last of a piece also makes room for the next */
+    if (n <= nbytes) return 0; /* the last bytes of a piece also release it, which needs the lock */
     lksi_copy(data, in->coming->data + in->n_taken, nbytes);
     in->n_taken += nbytes;
     return nbytes;
@@ -275,7 +276,7 @@ static lks_status read_some(lks_group *group, lksi_context context, int from, vo
     in_stream *in = &group->mpi_streams->in[context][from];
     *n_read = take_ahead(in, data, nbytes);
     if (*n_read > 0 || nbytes == 0) return LKS_OK;
-    bool had_left = lksi_tcp_is_gone(group, from); /* before the look for what it has sent */
+    bool had_left = lksi_tcp_is_gone(group, from); /* read before the data: data sent before it left still counts */
     const lksi_mpi_module *mpi = lksi_mpi_enter();
     if (mpi == NULL) return LKS_OK;
     lks_status status = read_pieces(mpi, group, context, from, data, nbytes, n_read);
@@ -330,7 +331,8 @@ static bool are_all_drained(const lksi_mpi_module *mpi, const lks_group *group) 
     return true;
 }
 
-/* MPI moves on in calls of MPI alone, so who leaves stays a moment until others have what they were sent. */
+/* MPI makes progress only inside MPI calls. So a rank that leaves waits for at most DRAIN_MS until the others are
+ * receiving what it sent to them. */
 static void drain(const lks_group *group) {
     int64_t end_ns = lksi_now_ns() + INT64_C(1000000) * DRAIN_MS;
     while (lksi_now_ns() < end_ns && !lksi_control_is_aborted(group->control)) {
@@ -345,7 +347,7 @@ static void drain(const lks_group *group) {
     }
 }
 
-/* Where another thread is stuck in MPI, the group is dead and what is under way stays MPI's. */
+/* If another thread is stuck in MPI, the group is dead, and the transfers in progress are left to MPI. */
 static void release_transfers(const lks_group *group) {
     lksi_mpi_streams *streams = group->mpi_streams;
     const lksi_mpi_module *mpi = NULL;
@@ -396,8 +398,8 @@ static const lksi_remote mpi_remote = {.name = "mpi",
                                        .roll_call = lksi_tcp_roll_call,
                                        .close = mpi_close};
 
-/* Whoever comes before its group is made here is heard by any other group, and kept: from now on, whichever other group
- * is left meanwhile. */
+/* A hello may arrive before this rank has made the group. Any other group then receives and keeps it. n_joined is
+ * counted first, so that kept hellos survive when another group is left meanwhile. */
 lks_status lksi_mpi_join(lks_group *group, int *connections) {
     size_t n = (size_t)group->size;
     pthread_mutex_lock(&known_mutex);

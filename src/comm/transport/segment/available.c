@@ -1,11 +1,11 @@
-/* Whether there is memory for a segment. Linux takes pages for a memory file one by one and kills some process when
- * they run out half-way, so that "too much" has to be seen before, by the figures of the machine and of our cgroups.
- */
+/* Checks whether there is enough memory for a segment. Linux allocates the pages of a memory file one by one and kills
+ * some process when memory runs out half-way. So the check must come before the allocation. It uses the figures of the
+ * machine and of our cgroups. */
 #include "comm/transport/segment/control.h"
 
 #include <string.h>
 
-/* The number after `key` in a file of such lines, or the first number of all where `key` is empty. */
+/* Reads the number after `key` in a file of lines "key number". If `key` is empty, it reads the first number. */
 static bool read_number(const char *directory, const char *name, const char *key, uint64_t *number) {
     char path[LKSI_PATH_NBYTES];
     FILE *file = lksi_path(path, "%s/%s", directory, name) == LKS_OK ? fopen(path, "re") : NULL;
@@ -20,7 +20,8 @@ static bool read_number(const char *directory, const char *name, const char *key
     return is_found;
 }
 
-/* What a cgroup may still take; the page cache that it is charged for can be given back. */
+/* Bytes that a cgroup may still allocate. Page cache that is charged to it counts as free, because it can be reclaimed.
+ */
 static uint64_t room_of(const char *cgroup) {
     uint64_t limit, used, active = 0, inactive = 0;
     if (!read_number(cgroup, "memory.max", "", &limit)) return UINT64_MAX;

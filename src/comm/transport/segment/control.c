@@ -1,4 +1,4 @@
-/* Layout of the control segment, the abort record and the doorbells. */
+/* The control segment: its layout, the abort record and the bells. */
 #define _GNU_SOURCE /* syscall */
 #include "comm/transport/segment/control.h"
 
@@ -13,12 +13,12 @@
 enum {
     LARGE_CACHE_NBYTES = 2 << 20,
     CHUNK_NBYTES = 64 << 10,
-    STAGING_NBYTES = 8 << 20 /* of all ranks' areas together, unless chunks alone take more */
+    STAGING_NBYTES = 8 << 20 /* all staging areas together; more if two chunks per rank take more */
 };
 
 static size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/* Of this core, asked for once: another core may have another. */
+/* Size of the second-level cache of the core that asks first. It is read once, because cores may differ. */
 static size_t second_cache_nbytes(void) {
     static _Atomic size_t found;
     size_t nbytes = atomic_load_explicit(&found, memory_order_relaxed);
@@ -29,9 +29,10 @@ static size_t second_cache_nbytes(void) {
     return nbytes;
 }
 
-/* Rings grow with the square of the number of ranks: 4 MiB together, but each holds at least a few small messages. Of
- * two ranks 256 KiB each, so that a line has left the first caches by the time that it is written again, if the second
- * has room for that: it then costs less (collective.h, lksi_place_in_slot). */
+/* The number of rings grows with the square of the number of ranks. All rings together get 4 MiB, but each one holds at
+ * least a few small messages. With two ranks and a large second-level cache a ring has 256 KiB: a line has then left
+ * the first-level caches before it is written again, which makes that write cheaper (collective.h, lksi_place_in_slot).
+ */
 static size_t ring_capacity(int n_ranks) {
     size_t budget = 4u << 20, capacity = second_cache_nbytes() >= LARGE_CACHE_NBYTES ? 256 * 1024 : 64 * 1024;
     size_t n_rings = LKSI_N_CONTEXTS * (size_t)n_ranks * (size_t)n_ranks;
@@ -39,13 +40,14 @@ static size_t ring_capacity(int n_ranks) {
     return capacity;
 }
 
-/* A chunk is to stay in the second cache beside the buffers that it comes from and goes to. What whoever makes a
- * segment finds holds for all of its ranks. */
+/* A chunk should stay in the second-level cache together with its source and destination buffers. The rank that makes
+ * the segment decides for all ranks. */
 static size_t chunk_nbytes(void) {
     return second_cache_nbytes() >= LARGE_CACHE_NBYTES ? LKSI_LARGE_CHUNK_NBYTES : CHUNK_NBYTES;
 }
 
-/* A wide one is to leave it: both areas take all of it. Whole chunks. */
+/* A wide chunk should leave the second-level cache: the two areas of a rank together fill it. The result is a multiple
+ * of the chunk size. */
 static size_t wide_chunk_nbytes(int n_ranks) {
     size_t chunk = chunk_nbytes(), room = STAGING_NBYTES / 2 / (size_t)n_ranks, wide = second_cache_nbytes() / 2;
     if (wide > room) wide = room;
@@ -104,7 +106,8 @@ bool lksi_abort_write(lksi_abort *record, const lksi_reason *reason) {
     return true;
 }
 
-/* The text follows within microseconds, or when the kernel lets its writer go on; not if that died in between. */
+/* The text follows within microseconds, or when the kernel schedules its writer again. If the writer has died it never
+ * follows, so the wait is bounded. */
 const lksi_reason *lksi_abort_read(const lksi_abort *record) {
     enum { PATIENCE_NS = 500 * 1000 * 1000, PAUSE_NS = 100 * 1000 };
     const int64_t until_ns = lksi_now_ns() + PATIENCE_NS;
@@ -138,7 +141,7 @@ void lksi_control_lost(lksi_control *control, int index, const char *how) {
     lksi_control_abort_for(control, &reason);
 }
 
-/* A process that dies lets go of its connections a moment before it can be seen to exit. */
+/* The connections of a dying process close a moment before its exit is visible, so this looks for 20 ms. */
 static bool is_alive(int pid) {
     enum { LOOKS = 10, PAUSE_NS = 2000000 };
     lksi_process_stat stat;
@@ -149,8 +152,8 @@ static bool is_alive(int pid) {
     return true;
 }
 
-/* Where both sides live, nobody can tell which of them was cut off. Of one in another pid namespace nothing more can be
- * found out. */
+/* If both processes live, it is unknown which of them was cut off, so the text names both. A rank in another pid
+ * namespace cannot be examined and counts as lost. */
 void lksi_control_disconnected(lksi_control *control, int mine, int other) {
     const lksi_identity *a = &control->seats[mine].identity, *b = &control->seats[other].identity;
     if (atomic_load(&control->seats[other].presence.value) == LKSI_LEFT) return;
@@ -167,6 +170,6 @@ lks_status lksi_control_abort_error(const lksi_control *control, const char *doi
     const lksi_reason *reason = lksi_abort_read(&control->abort);
     if (reason == NULL) return lksi_error(LKS_ERR_PEER, "a rank was lost; %s", doing);
     size_t length = strlen(reason->text), tail = strlen(doing);
-    bool is_said = tail <= length && strcmp(reason->text + length - tail, doing) == 0; /* by one in the same call */
+    bool is_said = tail <= length && strcmp(reason->text + length - tail, doing) == 0; /* by a rank in the same call */
     return lksi_error((lks_status)reason->status, is_said ? "%s" : "%s; %s", reason->text, doing);
 }

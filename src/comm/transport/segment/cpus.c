@@ -1,4 +1,4 @@
-/* The CPUs that the ranks of a host have, and where a rank is on them. */
+/* Which CPUs the ranks of a host may use, and where a rank runs on them. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/comm_internal.h"
@@ -6,9 +6,9 @@
 #include <sched.h>
 #include <string.h>
 
-/* --- how many there are --- */
+/* --- number of CPUs --- */
 
-/* As the ranks have told when they met; those that may not use the same use different ones. */
+/* The count as the ranks reported it when they met. Ranks with different CPU sets count as using disjoint ones. */
 static int told_cpu_count(const lks_group *group) {
     const lksi_member *members = group->members, *mine = &members[group->rank];
     int64_t n_cpus = 0;
@@ -35,12 +35,12 @@ int lksi_shared_cpu_count(const lks_group *group) {
     return n_cpus;
 }
 
-/* --- where a rank is on them --- */
+/* --- placement --- */
 
-/* Of the ranks that may use the same CPUs as this one, those before it. */
+/* The number of ranks before this one that may use the same CPUs. */
 static int count_before(const lks_group *group) {
     int n = 0;
-    if (group->n_seats < group->n_local) return group->local_rank; /* not all have told */
+    if (group->n_seats < group->n_local) return group->local_rank; /* not all CPU sets are known */
     for (const lksi_seat *seat = group->control->seats; seat < group->own_seat; seat++)
         n += memcmp(seat->affinity, group->own_seat->affinity, sizeof seat->affinity) == 0;
     return n;
@@ -51,18 +51,18 @@ void lksi_go_home(lks_group *group) {
     if (sched_getaffinity(0, sizeof all, all) != 0) return;
     const int n_all = CPU_COUNT_S(sizeof all, all);
     if (n_all == 0 || n_all > lksi_shared_cpu_count(group))
-        return; /* a quota: which of them is the kernel's business */
+        return; /* a quota: the kernel decides where the ranks run */
     int n_before = count_before(group) % n_all;
     size_t cpu = 0;
-    while (!CPU_ISSET_S(cpu, sizeof all, all) || n_before-- > 0) cpu++;
+    while (!CPU_ISSET_S(cpu, sizeof all, all) || n_before-- > 0) cpu++; /* the n_before-th CPU of the set */
     CPU_ZERO_S(sizeof one, one);
     CPU_SET_S(cpu, sizeof one, one);
     if (sched_setaffinity(0, sizeof one, one) == 0) (void)sched_setaffinity(0, sizeof all, all);
     group->home_cpu = (int)cpu;
 }
 
-/* The kernel leaves two ranks that spin on one CPU for tens of milliseconds (a small all_reduce takes 8 us then), and
- * three of four that take turns for a tenth of a second and more (3.5 us, and 1.9 with two on each). */
+/* The kernel leaves two spinning ranks on one CPU for tens of milliseconds, and three of four ranks that take turns for
+ * a tenth of a second and more. Small collectives are several times slower meanwhile, so the rank moves itself. */
 void lksi_leave_crowd(lks_group *group, bool is_crowded) {
     enum { PATIENCE = 256 };
     group->n_crowded = is_crowded ? group->n_crowded + 1 : 0;

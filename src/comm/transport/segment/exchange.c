@@ -1,40 +1,42 @@
-/* Where ranks meet: every rank shows a line to all, and reads theirs.
+/* The exchange: every rank shows a line to all ranks, and reads the lines of all.
  *
- *     rank 0  post ─┬─> all     step 1: one cache line each, written by its owner, read by everyone
+ *     rank 0  post ─┬─> all     step 1: one line each, written by its owner, read by all ranks
  *     rank 1  post ─┤
- *     rank 2  post ─┘           then each compares the fingerprints: the same lines, so the same verdict everywhere
+ *     rank 2  post ─┘           then each compares the fingerprints: same lines, so the same verdict on every rank
  *
- * A rank that needs nothing of the others, the root of a broadcast say, or one other's line only, as its readers do,
- * may run ahead: it shows its line, goes on, and reads the rest later. One rule bounds how far it gets, and makes lines
- * safe to use again:
+ * A rank may run ahead if it needs nothing from the others (the root of a broadcast), or only one line (the readers of
+ * the broadcast). It shows its line, continues, and reads the other lines later. One rule bounds how far it gets and
+ * makes it safe to reuse lines:
  *
- *     Who shows line e has read everyone's lines up to e - m, where m is half the number of lines less 1.
+ *     A rank that shows line e has read the lines of all ranks up to e - m. m is half the number of lines, minus 1.
  *
- * A line is filled for exchange e once its rank has shown e - 1, and so has read everyone's of e - 1 - m; who showed
- * that had read all lines up to e - 1 - 2 m. What is overwritten is the line of e - 2 m - 2, or an older one.
+ * A rank fills its line for exchange e after it has shown e - 1, so it has read all lines of e - 1 - m. The ranks that
+ * showed those had read all lines up to e - 1 - 2 m. What is overwritten is the line of e - 2 m - 2 or an older one.
  *
- * Few lines stay in the caches. In a row of calls in which all wait for all, as in an all_reduce, whoever comes to the
- * next one knows that everyone has left the one before the last. So LKSI_LEAST_POSTS lines are used over and over: two
- * would do, but a rank may ask early for the one that it is going to write (lksi_wait_by_turns).
+ * Few lines stay in the caches. In a row of calls in which all ranks wait for all (all_reduce), a rank that starts an
+ * exchange knows that all ranks have left the one before the last. So these calls cycle through LKSI_LEAST_POSTS lines.
+ * Two lines would suffice, but a rank may prefetch the line that it is going to write (lksi_wait_by_turns).
  *
- * A line carries the fingerprints of all calls so far as one number, so that who has run ahead reads one line of many,
- * and where that is another than its own, or does not come, looks for the first of them that is.
+ * A line carries the fingerprints of all calls so far, combined into one number. So a rank that ran ahead reads one
+ * line for many exchanges. If the number differs from its own, or the line does not come, it searches for the first
+ * exchange with a difference.
  *
- * The first call of a row waits, whoever makes it: ranks that disagree mostly do so where something changes, and then
- * all of them learn of it in the call itself. Later in the row whoever waits finds out, by the line of who did not,
- * which has its call in it; and that one at its next call.
+ * In the first call of a row all ranks wait. Ranks mostly disagree where something changes, and then all of them learn
+ * of it in the call itself. Later in the row, a waiting rank detects the disagreement by the line of a rank that did
+ * not wait: the call of that rank is stored with it. The rank that did not wait detects it at its next call.
  */
 #include "base/cache.h"
 #include "comm/comm_internal.h"
 
 #include <string.h>
 
-/* Of waiting before the first look. A turn is about a cycle. */
+/* The delay before the first look (lksi_post_wait_and_collect), in turns of a loop. A turn is about a cycle. */
 enum { TURNS_MORE = 8, TURNS_LESS = 1, MOST_TURNS = 2000 };
-enum { EARLY = 2 /* exchanges */ };
-static const uint64_t fingerprint_base = UINT64_C(0x9e3779b97f4a7c15); /* odd: none is lost */
+enum { EARLY = 2 /* exchanges */ };                                    /* how far ahead ask_to_show fetches a line */
+static const uint64_t fingerprint_base = UINT64_C(0x9e3779b97f4a7c15); /* odd, so that multiplication is invertible */
 
-/* Of an exchange that is not checked yet, or the last: those after it have each taken the next index. */
+/* The line index of `exchange`, which is the last exchange or one that is not checked yet. Since then every exchange
+ * has used the next index. */
 static size_t index_of_exchange(const lks_group *group, uint64_t exchange) {
     return (group->last_post - (group->n_exchanges - exchange)) & (group->n_posts - 1);
 }
@@ -47,12 +49,13 @@ static lksi_ahead *ahead_of_exchange(const lks_group *group, int rank, uint64_t 
     return &group->control->seats[rank].aheads[index_of_exchange(group, exchange)];
 }
 
-/* Of all calls up to exchange `exchange`; a line's number of those before it and of the call itself. */
+/* This rank's combined fingerprint of all calls up to `exchange`. */
 static uint64_t *own_fingerprint(lks_group *group, uint64_t exchange) {
     return &group->own_fingerprints[exchange % LKSI_N_POSTS];
 }
 
-/* What a rank that ran ahead called. It agreed with this one until then. */
+/* Describes the call of a rank that ran ahead. The two ranks agreed up to the exchange before, so the fingerprint of
+ * the call is the difference. */
 static void describe_ahead(lks_group *group, int rank, uint64_t exchange, char *text) {
     const lksi_post *post = post_of_exchange(group, rank, exchange);
     const lksi_ahead *ahead = ahead_of_exchange(group, rank, exchange);
@@ -71,8 +74,8 @@ static bool has_shown(const lks_group *group, int rank, uint64_t exchange) {
     return atomic_load_explicit(&post_of_exchange(group, rank, exchange)->counter, memory_order_acquire) >= exchange;
 }
 
-/* Two ranks that have shown different lines in that exchange, the first of all that have shown one and the first that
- * disagrees with it. */
+/* Finds two ranks that have shown different fingerprints in that exchange: the first rank that has shown a line, and
+ * the first rank that disagrees with it. */
 static bool find_difference(const lks_group *group, uint64_t exchange, int *first, int *second) {
     *first = 0;
     while (*first < group->rank && !has_shown(group, *first, exchange)) ++*first;
@@ -84,7 +87,7 @@ static bool find_difference(const lks_group *group, uint64_t exchange, int *firs
     return false;
 }
 
-/* In the first that is not checked: up to there all have come, and their calls before it are as good as done. */
+/* Compares the first exchange that is not checked yet. All ranks agreed in the exchanges before it. */
 lks_status lksi_posts_compare(lks_group *group) {
     int first, second;
     uint64_t exchange = group->n_checked + 1;
@@ -106,8 +109,8 @@ static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, c
     return LKS_OK;
 }
 
-/* All ranks that wait see the same lines, so all come here, if they live long enough; who waited writes down its call,
- * and where all have come they name the same two. */
+/* All waiting ranks see the same lines, so all of them come here unless they die. A rank that waited writes its call to
+ * its seat for the others. If all lines have come, all ranks name the same two ranks. */
 static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint64_t exchange, int one, int other) {
     lksi_seat *mine = group->own_seat;
     const lksi_post *post = post_of_exchange(group, group->rank, exchange);
@@ -127,7 +130,7 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
                       second);
 }
 
-/* Reads everyone's line of one exchange. `n_in_vain`: lksi_wait_counting. */
+/* Reads the lines of all ranks in one exchange. `n_in_vain`: as for lksi_wait_counting. */
 static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agreed, int *n_in_vain) {
     uint64_t own = *own_fingerprint(group, exchange);
     size_t counter = offsetof(lksi_seat, posts) + index_of_exchange(group, exchange) * sizeof(lksi_post);
@@ -142,7 +145,8 @@ static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agree
     return LKS_OK;
 }
 
-/* One exchange after the other: finds the first that ranks disagree in, or cannot be read, because a rank has left. */
+/* Checks one exchange after the other. It stops at the first one in which ranks disagree, or that cannot be read
+ * because a rank has left. */
 static lks_status check_each(lks_group *group, const lksi_call *call, uint64_t last) {
     bool is_agreed;
     int one, other;
@@ -157,7 +161,7 @@ static lks_status check_each(lks_group *group, const lksi_call *call, uint64_t l
     return LKS_OK;
 }
 
-/* Checks all exchanges up to `last` by its lines. */
+/* Checks all exchanges up to `last` by the lines of `last` alone. */
 static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t last, int *n_in_vain) {
     bool is_agreed;
     lks_status status = read_lines(group, last, &is_agreed, n_in_vain);
@@ -172,15 +176,15 @@ static bool have_all_shown(const lks_group *group, uint64_t exchange) {
     return true;
 }
 
-/* Before exchange `exchange` is shown. Ranks that come by turns, because they share CPUs, have mostly come to where
- * this one left off. */
+/* Enforces the rule at the top of this file before `exchange` is shown. Ranks that share CPUs run in turns: the others
+ * have mostly advanced as far as this rank already. So a binary search finds the last exchange that all have shown. */
 static lks_status check_before(lks_group *group, const lksi_call *call, uint64_t exchange) {
     int n_in_vain = 0;
     uint64_t most_ahead = group->n_posts / 2 - 1;
     if (exchange - group->n_checked <= most_ahead) return LKS_OK;
     LKS_TRY(check_up_to(group, call, exchange - most_ahead / 2, &n_in_vain));
     if (group->may_spin) return LKS_OK;
-    uint64_t last = group->n_checked, end = exchange; /* the first is shown; the other may not be */
+    uint64_t last = group->n_checked, end = exchange; /* all have shown `last`; `end` may not be shown */
     for (uint64_t tried = exchange - 1; last + 1 < end; tried = last + (end - last) / 2) {
         if (have_all_shown(group, tried))
             last = tried;
@@ -190,7 +194,7 @@ static lks_status check_before(lks_group *group, const lksi_call *call, uint64_t
     return last > group->n_checked ? check_up_to(group, call, last, &n_in_vain) : LKS_OK;
 }
 
-/* The line is filled in, but for this. */
+/* Completes the line, whose payload is filled in, and publishes it. */
 static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, const lksi_ahead *ahead) {
     lksi_post *mine = lksi_post_next(group);
     uint64_t exchange = group->n_exchanges + 1;
@@ -212,13 +216,14 @@ lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64
     return check_up_to(group, call, group->n_exchanges, &n_in_vain);
 }
 
-/* Who looks at a line too early takes it from its owner, who is about to write it, and has to fetch it again. So ranks
- * that come at about the same time wait first, about as long as it has taken lately until the lines were there: after a
- * look that was a little too early longer, after any other, of nine on average eight, a little shorter. */
+/* A rank that reads a line too early takes the cache line from its owner, who is about to write it, and must fetch it
+ * again. So ranks that arrive at about the same time delay their first look. The delay adapts to the time that the
+ * lines took lately: a look that was slightly too early adds TURNS_MORE, any other look subtracts TURNS_LESS. In
+ * equilibrium one look of nine is slightly too early. */
 lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, lksi_shown shown) {
     int n_turns = group->n_turns_before_look, n_in_vain = 0;
     LKS_TRY(show(group, call, 0, NULL));
-    for (int i = n_turns; i > 0; i--) __asm__ volatile("");
+    for (int i = n_turns; i > 0; i--) __asm__ volatile(""); /* keeps the compiler from removing the loop */
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank) lksi_shown_ask(group, rank, group->last_post, shown);
     LKS_TRY(check_up_to(group, call, group->n_exchanges, &n_in_vain));
@@ -228,7 +233,7 @@ lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, l
     return LKS_OK;
 }
 
-/* Tells whether it did; else it has read everyone's lines. */
+/* Shows the line. *is_ahead: without waiting. Otherwise it has read the lines of all ranks. */
 static lks_status run_ahead(lks_group *group, const lksi_call *call, bool *is_ahead) {
     lksi_row *row = &group->row;
     *is_ahead = row->operation == call->operation && row->root == call->root && row->exchange == group->n_exchanges;
@@ -244,8 +249,9 @@ static lks_status run_ahead(lks_group *group, const lksi_call *call, bool *is_ah
     return show(group, call, 0, &ahead);
 }
 
-/* Asks for the line in which this rank will show as much soon. Those who read it have left it by then, but must give it
- * up first, and stores leave a core one after the other. (What lies beside lines is better not asked for.) */
+/* Prefetches, for writing, the line that this rank will use in exchange + EARLY. Its readers no longer need it, but
+ * their caches still hold it, and a core completes its stores one after the other. Annexes are not prefetched: that
+ * does not pay. */
 static void ask_to_show(lks_group *group, size_t nbytes) {
     char *line = (char *)&group->own_seat->posts[(group->last_post + EARLY) & (group->n_posts - 1)];
     if (nbytes > LKSI_PAYLOAD_NBYTES) return;
@@ -271,7 +277,7 @@ lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank,
         if (status != LKS_OK || post->fingerprint != *own_fingerprint(group, exchange))
             return check_each(group, call, exchange);
     }
-    /* Where it has run ahead, its next line has probably been shown, too: it is here when the next call looks. */
+    /* If that rank has run ahead, its next line has probably been shown, too. Fetch it for the next call. */
     if (post->place == LKSI_PLACE_AHEAD) __builtin_prefetch(&group->control->seats[rank].posts[lksi_next_post(group)]);
     return LKS_OK;
 }
@@ -286,8 +292,8 @@ lks_status lksi_meet(lks_group *group) {
     return LKS_OK;
 }
 
-/* Whoever gives up says so before its user has the buffer again. Before the meeting nobody can have left the call well,
- * so that an abort seen here is one of this call. */
+/* A rank that gives up sets the abort word before its user gets the buffer back. No rank can complete the call before
+ * this meeting, so an abort that is seen here belongs to this call. */
 lks_status lksi_meet_having_read(lks_group *group) {
     atomic_thread_fence(memory_order_acquire);
     LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));

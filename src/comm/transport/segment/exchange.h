@@ -1,4 +1,4 @@
-/* How the ranks of a host meet in a call (exchange.c): each shows a line, and sees those of all. */
+/* How the ranks of a host meet in a call (exchange.c): each rank shows a line and reads the lines of all. */
 #ifndef LKSI_EXCHANGE_H
 #define LKSI_EXCHANGE_H
 
@@ -6,28 +6,28 @@
 
 #include <string.h>
 
-/* The index of all ranks' lines of the coming exchange: the next of n_posts, or of LKSI_LEAST_POSTS in a row of calls
- * in which all wait for all (exchange.c). */
+/* The index of the lines of the next exchange, the same for all ranks. Indices cycle through n_posts, or through
+ * LKSI_LEAST_POSTS in a row of calls in which all ranks wait for all (exchange.c). */
 static inline uint32_t lksi_next_post(const lks_group *group) {
     uint32_t next = group->last_post + 1;
     if (group->n_waited >= LKSI_LEAST_POSTS)
         next = (group->last_post & ~(LKSI_LEAST_POSTS - 1U)) | (next & (LKSI_LEAST_POSTS - 1U));
     return next & (group->n_posts - 1);
 }
-/* The line that this rank shows in the coming exchange: lksi_post_put, then lksi_post_and_collect. */
+/* The line that this rank shows in the next exchange. lksi_post_put fills it in, lksi_post_and_collect shows it. */
 static inline lksi_post *lksi_post_next(lks_group *group) { return &group->own_seat->posts[lksi_next_post(group)]; }
-/* Bytes [offset, offset + nbytes) of its payload. */
+/* Writes bytes [offset, offset + nbytes) of the payload of that line. */
 static inline void lksi_post_put(lks_group *group, size_t offset, const void *data, size_t nbytes) {
     memcpy(lksi_post_next(group)->payload + offset, data, nbytes);
     memcpy(group->own_post.payload + offset, data, nbytes);
 }
-/* The place and the payload that `rank` showed in the last exchange; valid until this rank's next exchange. */
+/* The place and the payload that `rank` showed in the last exchange. Valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
     if (rank == group->rank) return &group->own_post;
     return &group->control->seats[group->seat_of[rank]].posts[group->last_post];
 }
-/* Room for the at most LKSI_ANNEX_NBYTES bytes that this rank shows in the coming exchange, in its line or beside it;
- * and what another rank showed in the last one, equally long. */
+/* lksi_shown_next: room for what this rank shows in the next exchange, at most LKSI_ANNEX_NBYTES, in its line or in the
+ * annex. lksi_shown_by: what `rank` showed in the last exchange. `nbytes` is the same for both. */
 static inline unsigned char *lksi_shown_next(lks_group *group, size_t nbytes) {
     lksi_seat *seat = group->own_seat;
     uint32_t next = lksi_next_post(group);
@@ -37,12 +37,13 @@ static inline const unsigned char *lksi_shown_by(const lks_group *group, int ran
     const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
     return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[group->last_post].payload : seat->annexes[group->last_post];
 }
-/* What every rank shows in a call's exchange, in its line or beside it: maybe nothing; and what of it is read here. */
+/* What every rank shows in the exchange of a call: `nbytes` (may be 0) in its line or annex. This rank reads
+ * [begin, end) of it. */
 typedef struct lksi_shown {
     size_t nbytes, begin, end;
 } lksi_shown;
-/* Asks for what `rank` shows behind or beside the first half of the line of that index, before this rank waits for
- * it: mostly it is there by then, and comes at the same time (all_reduce of 256 B on two ranks: 109 to 98 ns). */
+/* Prefetches what `rank` shows beyond the first half of the line of that index, before this rank waits for it. It has
+ * mostly been written by then, so it arrives together with the first half. */
 static inline void lksi_shown_ask(const lks_group *group, int rank, uint32_t index, lksi_shown shown) {
     const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
     const lksi_post *post = &seat->posts[index];
@@ -52,23 +53,23 @@ static inline void lksi_shown_ask(const lks_group *group, int rank, uint32_t ind
     if (base == in_line) at = (const unsigned char *)post + LKSI_CACHE_LINE_NBYTES;
     for (; at < end; at += LKSI_CACHE_LINE_NBYTES) __builtin_prefetch(at);
 }
-/* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
+/* Shows the line, waits for the lines of all ranks and compares the fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
-/* The same for small calls, which ranks make in a row: with no place, and asking for what is `shown`. */
+/* The same for small calls that ranks make in a row. It shows no place, and prefetches what is `shown`. */
 lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, lksi_shown shown);
-/* The same for a rank that shows `nbytes` and needs nothing of the others: from the second call of a row on (one
- * operation, one root) it does not wait for them, and compares later. For operations of the table that have a root: in
- * all others all wait. */
+/* The same for a rank that shows `nbytes` and needs nothing from the others. From the second call of a row (the same
+ * operation and root) on, it does not wait for the others and compares later. Only for operations of the table that
+ * have a root. In all others all ranks wait. */
 lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call, size_t nbytes);
-/* The same for one that needs what is `shown` by `rank` alone. */
+/* The same for a rank that needs only what is `shown` by `rank`. */
 lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown);
-/* Of a rank that waits: LKS_ERR_MISMATCH where those that have shown a line of the exchange that it waits in disagree,
- * whoever is still missing. */
+/* Called by a rank that waits in an exchange. LKS_ERR_MISMATCH: the ranks that have shown their lines disagree. Lines
+ * may still be missing. */
 lks_status lksi_posts_compare(lks_group *group);
-/* Returns when all ranks have called it; everything written before is then visible to all. */
+/* Returns when all ranks have called it. Everything that a rank wrote before its call is then visible to all. */
 lks_status lksi_meet(lks_group *group);
-/* The same for a rank that has read others' buffers. They stay as they are until it meets their owners, or one gives
- * up: then it is that error here, and not LKS_OK with what the owner put there afterwards. */
+/* The same for a rank that has read buffers of other ranks. These stay unchanged until this rank meets their owners, or
+ * until an owner gives up. In that case the error is returned, not LKS_OK with data that the owner wrote afterwards. */
 lks_status lksi_meet_having_read(lks_group *group);
 
 #endif

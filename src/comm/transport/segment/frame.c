@@ -1,29 +1,30 @@
-/* What goes over the streams of the user context.
+/* The frames of point-to-point messages: what goes over the streams of the user context.
  *
- *     small    sender ── EAGER, data ──────────────────> receiver, or its memory until there is a receive
+ *     small    sender ── EAGER, data ──────────────────> receiver, which keeps it until a receive matches
  *
  *     large, or over 2 KiB of symmetric memory
  *              sender ── ANNOUNCED ────────────────────> receiver            steps: 2
  *                     ·· copied ········ once there is a receive ·······>    bytes: N, into the receive's buffer
  *                     <── FETCHED ──────────────────────
- *              by the receiver itself out of symmetric memory, else by process_vm_readv
+ *              The receiver copies, out of symmetric memory or by process_vm_readv.
  *
- *     between hosts, where the sender's memory cannot be read, and where     steps: 3
- *     that is quicker
+ *     large, between hosts, or if the sender's memory cannot be read,        steps: 3
+ *     or if this is faster
  *              sender ── ANNOUNCED ────────────────────> receiver            bytes: N, into the receive's buffer
  *                     <── PERMITTED ── once there is a receive
  *                     ── DATA ── DATA ── ... (1 MiB each) ──>
  *
- * Frames to one rank wait in a queue, each part of the transfer it belongs to, so that nothing is allocated. Large
- * messages take turns by the frame. What of eager messages has been received goes back with whatever frame goes there
- * next, or by itself when it is a quarter of the credit; a sender out of credit announces small messages, too.
+ * Frames to one rank wait in a queue. A frame is a part of its transfer, so nothing is allocated. Large messages
+ * alternate frame by frame. Every frame acknowledges the eager bytes that were received in the other direction. A
+ * CREDIT frame does so alone when a quarter of the credit is unacknowledged. A sender without credit also announces
+ * small messages.
  */
 #include "comm/copy.h"
 #include "comm/transport/segment/message.h"
 #include "comm/transport/segment/stream.h"
 #include "comm/world.h"
 
-enum { FETCH_PERIOD = 4096 }; /* messages of about a size, from one choice to the next */
+enum { FETCH_PERIOD = 4096 }; /* messages of one size class until the trial is repeated */
 
 /* --- out --- */
 
@@ -46,7 +47,7 @@ static void queue_data(lks_group *group, lksi_transfer *transfer) {
     lksi_frame_queue(group, transfer->peer, &transfer->out);
 }
 
-/* The frame has gone out whole. */
+/* The frame has been written completely. */
 static void conclude(lks_group *group, lksi_pair *pair, const lksi_outgoing *out) {
     lksi_transfer *transfer = out->transfer;
     switch ((lksi_frame_kind)out->head.kind) {
@@ -63,7 +64,7 @@ static void conclude(lks_group *group, lksi_pair *pair, const lksi_outgoing *out
     case LKSI_FRAME_DATA:
         transfer->n_done += (size_t)out->head.nbytes;
         break;
-    case LKSI_FRAME_FETCHED: /* its data was there before */
+    case LKSI_FRAME_FETCHED: /* the data was copied before */
         break;
     }
     if (transfer->n_done == transfer->nbytes)
@@ -82,11 +83,11 @@ static lks_status write_frame(lks_group *group, int to, lksi_outgoing *out) {
     return LKS_OK;
 }
 
-/* Who has left wants no credit any more, and its messages are still to be received. That it has left we may hear by not
- * reaching it, and from nobody: those who would tell may have left before it. */
+/* A rank that has left needs no credit, but its messages must still be received. So a CREDIT frame to it is dropped. A
+ * failed write may be the only sign that it has left, because the ranks that would report it may have left before. */
 static lks_status write_wanted(lks_group *group, int to, lksi_outgoing *out) {
     if (out->head.kind != LKSI_FRAME_CREDIT) return write_frame(group, to, out);
-    bool is_told = group->n_seats < group->size && group->remote->has_left != NULL; /* by who is on other hosts */
+    bool is_told = group->n_seats < group->size && group->remote->has_left != NULL; /* ranks of other hosts report it */
     bool has_left = is_told && group->remote->has_left(group, to);
     lks_status status = has_left ? LKS_ERR_PEER : write_frame(group, to, out);
     if (status != LKS_ERR_PEER) return status;
@@ -120,39 +121,39 @@ void lksi_frames_acknowledge(lks_group *group, int from, size_t nbytes) {
     lksi_frame_queue(group, from, &pair->credit);
 }
 
-/* Out of symmetric memory, which this rank can address itself. */
+/* Copies out of symmetric memory, which this rank can address itself. */
 static bool copy_placed(const lks_group *group, lksi_transfer *transfer, uint64_t place) {
     const unsigned char *from = lksi_place_address(group, place, transfer->peer);
     if (from == NULL) return false;
     for (size_t first = 0; first < transfer->nbytes; first += LKSI_DATA_NBYTES) {
         lksi_bring(transfer->data + first, from + first, lksi_least(LKSI_DATA_NBYTES, transfer->nbytes - first),
-                   4 * transfer->nbytes); /* as if another went the other way */
+                   4 * transfer->nbytes); /* assumes a message of the same size in the other direction */
         if (lksi_control_is_aborted_after_reading(group->control)) return false;
     }
     return true;
 }
 
-/* Whether this rank can take the data itself. */
+/* Whether this rank can read the sender's buffer itself. */
 static bool can_fetch(const lks_group *group, const lksi_transfer *transfer, const lksi_frame *announced) {
     bool may_read = announced->is_placed || group->may_peek || group->world->threads != NULL;
     return may_read && group->seat_of[transfer->peer] >= 0;
 }
 
-/* One copy, where two go through a stream. What the sender has there is the message unless it gave up; then it says so
- * before it does anything else with that memory. */
+/* One copy, where a stream needs two. The sender's buffer holds the message unless the sender gave up or left. Then it
+ * says so before it reuses the buffer, so this checks after the copy. */
 static bool fetch(const lks_group *group, lksi_transfer *transfer, const lksi_frame *announced) {
     bool is_copied = announced->is_placed
                          ? copy_placed(group, transfer, announced->address)
                          : lksi_try_peek(group, transfer->peer, announced->address, transfer->data, transfer->nbytes);
-    atomic_thread_fence(memory_order_acquire); /* as for the abort word: it may have left instead */
+    atomic_thread_fence(memory_order_acquire); /* as in lksi_control_is_aborted_after_reading, for `presence` */
     int seat = group->seat_of[transfer->peer];
     return is_copied && atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
 }
 
-/* A buffer that the receiver has read is dear to write for the sender, outside of this call: where its user fills it
- * again for the next message, two copies through a stream take less time than one, and else more (two ranks of Granite
- * Rapids, 64 KiB: 9.5 and 15.5 us; untouched 9.0 and 3.9). So it is tried, where both have nothing else to do until it
- * is done: what streams waits for calls on the group. NULL: it is not. */
+/* Begins a turn of the trial that decides between fetching and streaming. After the receiver has read the sender's
+ * buffer, the sender's next writes to it are slow. If its user refills the buffer for the next message, two copies
+ * through a stream take less time than one fetch. Otherwise they take more. So both ways are tried, but only if both
+ * ranks are in blocking calls: streaming needs calls on the group to progress. NULL: no trial, fetch. */
 static lksi_call_trial *begin_fetch(lks_group *group, const lksi_transfer *transfer, const lksi_frame *announced) {
     size_t size = transfer->nbytes / LKSI_EAGER_NBYTES;
     if (!group->may_spin || !transfer->is_blocking || !announced->is_blocking) return NULL;
@@ -178,8 +179,7 @@ lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, const l
 /* --- in --- */
 
 static lks_status nonsense(const lks_group *group, int from, const lksi_frame *head) {
-    return lksi_error(LKS_ERR_FORMAT,
-                      "rank %d got a frame that makes no sense from rank %d: kind %d, id %llu, %llu bytes",
+    return lksi_error(LKS_ERR_FORMAT, "rank %d got an invalid frame from rank %d: kind %d, id %llu, %llu bytes",
                       lksi_world_rank(group, group->rank), lksi_world_rank(group, from), head->kind,
                       (unsigned long long)head->id, (unsigned long long)head->nbytes);
 }
@@ -191,7 +191,8 @@ static lksi_transfer *find(lks_group *group, lksi_transfer_state state, int peer
     return id == 0 ? NULL : each;
 }
 
-/* An answer to what has not gone out yet would end or requeue a transfer whose frame is in the queue. */
+/* awaits_answer is checked because an answer to a frame that has not been written yet would finish or requeue a
+ * transfer whose frame is still in the queue. */
 static lks_status begin_data(lks_group *group, int from, lksi_pair *pair) {
     lksi_transfer *transfer = find(group, LKSI_TRANSFER_MATCHED, from, pair->head.id);
     if (transfer == NULL || !transfer->awaits_answer || pair->head.nbytes > transfer->nbytes - transfer->n_done)
@@ -226,20 +227,20 @@ static lks_status begin_frame(lks_group *group, int from, lksi_pair *pair) {
     return lksi_frames_flush(group, from);
 }
 
-/* Whether a transfer is done with it: fewer are pending than before. */
+/* Whether the frame completed a transfer: fewer are pending than before. */
 static bool end_frame(lks_group *group, lksi_pair *pair, int n_pending) {
     lksi_transfer *transfer = pair->transfer;
     if (pair->head.kind == LKSI_FRAME_EAGER)
         lksi_match_whole(group, pair);
     else if (transfer != NULL && transfer->n_done == transfer->nbytes)
         lksi_transfer_finish(group, transfer);
-    pair->head = (lksi_frame){0}; /* a short one leaves the rest as it is */
+    pair->head = (lksi_frame){0}; /* a short head does not overwrite the rest */
     pair->n_head = 0;
     pair->transfer = NULL, pair->arrival = NULL;
     return group->messages->n_pending < n_pending;
 }
 
-/* Its kind, which is in the short part, says how much it is. */
+/* The length of the head depends on its kind, which is in the short part. */
 static size_t n_head_left(const lksi_pair *pair) {
     if (pair->n_head < LKSI_FRAME_SHORT_NBYTES) return LKSI_FRAME_SHORT_NBYTES - pair->n_head;
     return lksi_frame_head_nbytes(pair->head.kind) - pair->n_head;
@@ -256,9 +257,9 @@ static lks_status read_head(lks_group *group, int from, lksi_pair *pair) {
     return begin_frame(group, from, pair);
 }
 
-/* Whoever called mostly waits for just the transfer that was done: to look whether there is more after it would fetch
- * one more line from the other core, and would keep messages for which the next call has a place. A sender that never
- * rests is left after a while, so that its reader looks at its deadline. */
+/* Stops after the first frame that completes a transfer. The caller mostly waits for exactly that transfer. Looking
+ * further would fetch one more line from the other core, and would store messages for which the next call has a buffer.
+ * MOST_FRAMES bounds the loop, so that a sender that never pauses does not keep the reader from its deadline. */
 lks_status lksi_frames_take(lks_group *group, int from) {
     enum { MOST_FRAMES = 64 };
     lksi_pair *pair = &group->messages->pairs[from];

@@ -1,9 +1,9 @@
-/* Which receive takes which message: the oldest that suits, in both directions, per source and tag.
+/* Matches messages with receives: per source and tag, the oldest receive takes the oldest message.
  *
- *     message comes   first receive that was posted for its source (or any) and tag, else it stays
- *     receive comes   first message of its source (or any) and tag, else it stays
+ *     a message arrives    it goes to the first receive posted for its source (or any) and tag, otherwise it is kept
+ *     a receive is posted  it takes the first message of its source (or any) and tag, otherwise it stays posted
  *
- * A message is matched when its first frame is here, so that their order is that of the sends, whatever their size.
+ * A message is matched when its first frame arrives. So messages match in the order of the sends, whatever their size.
  */
 #include "comm/copy.h"
 #include "comm/transport/segment/message.h"
@@ -17,7 +17,7 @@ static lks_status check(const lks_group *group, const lksi_transfer *receive, in
                       lks_type_name(receive->type));
 }
 
-/* From now on the receive is for this message. */
+/* Assigns the message to the receive. */
 static lks_status bind(const lks_group *group, lksi_transfer *receive, int from, const lksi_frame *head) {
     LKS_TRY(check(group, receive, from, head));
     lksi_transfer_set(receive, LKSI_TRANSFER_MATCHED);
@@ -27,7 +27,7 @@ static lks_status bind(const lks_group *group, lksi_transfer *receive, int from,
     return LKS_OK;
 }
 
-/* --- a message comes --- */
+/* --- a message arrives --- */
 
 static lksi_transfer *find_posted(const lks_group *group, int from, int tag) {
     lksi_transfer *each = group->messages->first;
@@ -38,7 +38,7 @@ static lksi_transfer *find_posted(const lks_group *group, int from, int tag) {
     return NULL;
 }
 
-/* With `nbytes` of room behind it. */
+/* Appends an arrival with `nbytes` of room behind it. */
 static lks_status add_arrival(lks_group *group, int from, const lksi_frame *head, size_t nbytes,
                               lksi_arrival **arrival) {
     lksi_messages *messages = group->messages;
@@ -55,7 +55,7 @@ static lks_status add_arrival(lks_group *group, int from, const lksi_frame *head
 void lksi_match_describe_rest(const lks_group *group, char *text, size_t text_nbytes) {
     const lksi_arrival *each = group->messages != NULL ? group->messages->arrivals : NULL;
     if (each != NULL)
-        lksi_append(text, text_nbytes, "; rank %d's message with tag %d has come, which nobody has asked for",
+        lksi_append(text, text_nbytes, "; a message from rank %d with tag %d has arrived without a matching receive",
                     lksi_world_rank(group, each->from), each->head.tag);
 }
 
@@ -104,9 +104,9 @@ void lksi_match_whole(lks_group *group, lksi_pair *pair) {
     lksi_free(arrival);
 }
 
-/* --- a receive comes --- */
+/* --- a receive is posted --- */
 
-/* The link to the first message that suits, or to the end. */
+/* The link to the first message that matches, or to the end of the list. */
 static lksi_arrival **find_arrival(lksi_messages *messages, const lksi_transfer *receive) {
     lksi_arrival **link = &messages->arrivals;
     while (*link != NULL &&
@@ -121,7 +121,7 @@ static void unlink_arrival(lksi_messages *messages, lksi_arrival **link) {
     *link = next;
 }
 
-/* Of a message to oneself the data is kept, or still with its send. */
+/* Receives a message of this rank to itself. Its data was copied, or is still in the buffer of its send. */
 static void take_own(lks_group *group, lksi_transfer *receive, const lksi_arrival *arrival) {
     lksi_transfer *send = arrival->own;
     if (send == NULL) {
@@ -134,7 +134,8 @@ static void take_own(lks_group *group, lksi_transfer *receive, const lksi_arriva
     lksi_transfer_finish(group, send);
 }
 
-/* A message that does not fit stays: it may still be coming in, and goes when the error has ended everything. */
+/* A message that does not fit stays in the list, because its data may still be arriving. It is freed when the error has
+ * ended all transfers. */
 lks_status lksi_match_receive(lks_group *group, lksi_transfer *receive) {
     lksi_arrival **link = find_arrival(group->messages, receive), *arrival = *link;
     if (arrival == NULL) return LKS_OK;
@@ -157,9 +158,9 @@ lks_status lksi_match_receive(lks_group *group, lksi_transfer *receive) {
     return status;
 }
 
-/* --- messages to oneself --- */
+/* --- messages of this rank to itself --- */
 
-/* Small ones are kept where there is room, so that their send is done. */
+/* A small message is copied if there is room, which completes its send. */
 lks_status lksi_match_own(lks_group *group, lksi_transfer *send) {
     lksi_frame head = {.nbytes = send->nbytes, .tag = send->tag, .type = (uint8_t)send->type};
     lksi_transfer *receive = find_posted(group, group->rank, send->tag);

@@ -1,16 +1,16 @@
-/* Sends and receives of users, from their start to their end.
+/* Point-to-point messages: sends and receives of users, from start to completion.
  *
  *     lks_send  = start + wait          lks_isend  = start in a work          lks_sendrecv = start both + wait for both
  *     lks_recv  = start + wait          lks_irecv  = start in a work
  *
- * There is no thread behind them: transfers move on inside calls on the group, all of them in each, so that whoever
- * waits for one message still answers for the others; and those of the thread's other groups while it waits. The first
- * error ends all of a group.
+ * No background thread exists. Every call on the group progresses all of its transfers, so a rank that waits for one
+ * message still answers for the others. While a thread waits, it also progresses the transfers of its other groups. The
+ * first error ends all transfers of the group.
  */
 #include "comm/transport/segment/message.h"
 #include "comm/transport/segment/stream.h"
 
-enum { MOST_PASSES = 64 }; /* over all pairs, before somebody looks whether the wait should end */
+enum { MOST_PASSES = 64 }; /* over all pairs, until the next check for an abort or the deadline */
 
 /* --- the group's messages --- */
 
@@ -61,7 +61,7 @@ void lksi_transfer_finish(lks_group *group, lksi_transfer *transfer) {
     lksi_transfer_set(transfer, LKSI_TRANSFER_DONE);
 }
 
-/* Nothing may point to a transfer any more afterwards: its caller is about to return. */
+/* Ends all transfers. Afterwards nothing may point to a transfer, because its caller is about to return. */
 static void end_all(lks_group *group, lks_status status) {
     lksi_messages *messages = group->messages;
     while (messages->first != NULL) {
@@ -79,7 +79,7 @@ static void end_all(lks_group *group, lks_status status) {
     lksi_arrivals_free(messages);
 }
 
-/* Kills the group; the error is its first one. */
+/* Marks the group dead and ends all transfers. Returns the first error of the group. */
 static lks_status fail(lks_group *group, lks_status status) {
     (void)lksi_group_fail(group, status);
     lks_status first = lksi_group_refuse_dead(group);
@@ -89,7 +89,7 @@ static lks_status fail(lks_group *group, lks_status status) {
 
 void lksi_messages_close(lks_group *group) {
     if (group->messages != NULL) {
-        lks_status status = LKS_OK; /* nobody is there to be told */
+        lks_status status = LKS_OK; /* no transfer is pending */
         if (group->messages->first != NULL)
             status = lksi_error(LKS_ERR_STATE, "the group was destroyed before the message had gone through");
         end_all(group, status);
@@ -99,7 +99,7 @@ void lksi_messages_close(lks_group *group) {
     lksi_streams_close(group);
 }
 
-/* --- moving on --- */
+/* --- progress --- */
 
 static bool is_wanted(const lks_group *group, int rank) {
     const lksi_transfer *each = group->messages->first;
@@ -107,7 +107,7 @@ static bool is_wanted(const lks_group *group, int rank) {
     return each != NULL;
 }
 
-/* A rank that has left is no error to those who want nothing of it. */
+/* A rank that has left is an error only if a transfer needs it. */
 static lks_status move_one(lks_group *group, int rank) {
     lksi_pair *pair = &group->messages->pairs[rank];
     if (pair->has_ended && !is_wanted(group, rank)) return LKS_OK;
@@ -129,7 +129,8 @@ void lksi_messages_progress(lks_group *group) {
     if (status != LKS_OK) (void)fail(group, status);
 }
 
-/* Until nothing moves, or `awaited` (NULL: none) is done: one message is taken at a time. Others may send for ever. */
+/* Progresses until nothing moves or `awaited` (NULL: none) is done. One pass takes one message per rank. The number of
+ * passes is bounded, because other ranks may send without end. */
 static void progress_while_moving(lks_group *group, const lksi_transfer *awaited) {
     for (int i = 0; i < MOST_PASSES; i++) {
         uint64_t n_moves = group->messages->n_moves;
@@ -146,7 +147,7 @@ bool lksi_messages_move_on(lks_group *group) {
 
 /* --- one transfer --- */
 
-/* The place of what is large enough to be copied out of it, or 0. */
+/* The place of the transfer's buffer in symmetric memory, if the receiver should copy from there. Otherwise 0. */
 static uint64_t place_of(lks_group *group, const lksi_transfer *transfer) {
     bool may_be_copied = transfer->nbytes > LKSI_EAGER_PLACED_NBYTES && group->seat_of[transfer->peer] >= 0;
     return may_be_copied ? lksi_place_of(group, transfer->data, transfer->nbytes) : 0;
@@ -181,7 +182,7 @@ static lks_status start_send(lks_group *group, lksi_transfer *transfer) {
     return lksi_frames_flush(group, transfer->peer);
 }
 
-/* What is there already of its source comes first: it may be older than what the transfer waits for. */
+/* Takes a message that has arrived already before it reads the stream, because that message is older. */
 static lks_status start_receive(lks_group *group, lksi_transfer *transfer) {
     lksi_transfer_set(transfer, LKSI_TRANSFER_POSTED);
     LKS_TRY(lksi_match_receive(group, transfer));
@@ -210,7 +211,7 @@ static lks_status start(lks_group *group, lksi_transfer *transfer, bool is_send)
     link_in(group->messages, transfer);
     status = is_send ? start_send(group, transfer) : start_receive(group, transfer);
     if (status != LKS_OK) (void)fail(group, status);
-    return transfer->status; /* one that was done before the error is done */
+    return transfer->status; /* a transfer that was done before the error keeps its status */
 }
 
 lks_status lksi_transfer_start(lks_group *group, lksi_transfer *transfer, bool is_send) {
@@ -233,7 +234,8 @@ static int list_interests(lks_group *group) {
     return n;
 }
 
-/* Whom the transfer waits for. Any source: nobody in particular, unless all others have left. */
+/* The rank that the transfer waits for. For any source it is -1, or some rank if all others have left: the wait for
+ * that rank then fails. */
 static int awaited_rank(const lks_group *group, const lksi_transfer *transfer) {
     if (transfer->peer != LKS_ANY_SOURCE) return transfer->peer;
     for (int rank = 0; rank < group->size; rank++) {
@@ -244,7 +246,8 @@ static int awaited_rank(const lks_group *group, const lksi_transfer *transfer) {
     return group->size > 1 ? (group->rank + 1) % group->size : -1;
 }
 
-/* Whoever tests again and again begins each time, and a stall is told of once. */
+/* Checks for an abort, a rank that left and the deadline. The progress is kept in the transfer: lks_work_test begins
+ * anew each time, and a stall must be reported only once. */
 static lks_status look_once(lks_group *group, lksi_transfer *transfer) {
     int awaited = awaited_rank(group, transfer);
     int64_t left_ns;
@@ -257,11 +260,13 @@ static lks_status look_once(lks_group *group, lksi_transfer *transfer) {
     return status;
 }
 
-/* What a rank sends itself has met its other half as soon as both have begun, and while it waits it begins nothing. */
+/* A message of a rank to itself matches as soon as both ends have begun. A waiting rank begins nothing, so the wait
+ * would never end. */
 static lks_status refuse_self(const lks_group *group, const lksi_transfer *transfer) {
     const char *hint = group->size == 1 ? " (the group has no other rank: was the program started by a launcher?)" : "";
     if (transfer->peer != group->rank && group->size > 1) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "%s, tag %d: rank %d waits for itself: it has not begun the message's other end%s",
+    return lksi_error(LKS_ERR_STATE,
+                      "%s, tag %d: rank %d waits for itself: it has not started the matching send or receive%s",
                       transfer->name, transfer->tag, lksi_world_rank(group, group->rank), hint);
 }
 
@@ -270,12 +275,13 @@ static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, lks
     int awaited = awaited_rank(group, transfer);
     group->user_progress.done_nbytes = transfer->n_done;
     if (awaited >= 0 && group->messages->pairs[awaited].has_ended)
-        LKS_TRY(lksi_frames_take(group, awaited)); /* says how it ended */
+        LKS_TRY(lksi_frames_take(group, awaited)); /* returns the error with which the stream ended */
     return lksi_streams_wait(group, LKSI_CONTEXT_USER, group->messages->interests, list_interests(group), &awaited,
                              awaited < 0 ? 0 : 1, pauses);
 }
 
-/* Whatever ended the wait, what came before it counts; but for the deadline, since others may send for ever. */
+/* A wait has ended with an error. Data that arrived before still counts: if it moved anything, the wait continues. A
+ * timeout is final, because other ranks may send without end. */
 static void end_wait(lks_group *group, const lksi_transfer *transfer, lks_status status) {
     char reason[LKSI_ERROR_TEXT_NBYTES];
     uint64_t n_moves = group->messages->n_moves;
@@ -287,7 +293,8 @@ static void end_wait(lks_group *group, const lksi_transfer *transfer, lks_status
     (void)fail(group, status);
 }
 
-/* While anything moves nobody waits, and looks now and then alone: it takes longer than a small message. */
+/* While data moves the loop does not sleep. It checks for an abort and the deadline only every MOST_PASSES passes,
+ * because the check takes longer than a small message. */
 static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
     lksi_pauses pauses = {0};
     for (int n_moved = 0; !lksi_transfer_is_done(transfer);) {
@@ -296,7 +303,7 @@ static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
         lksi_messages_progress(group);
         if (lksi_transfer_is_done(transfer)) break;
         if (group->messages->n_moves == n_moves) {
-            status = wait_once(group, transfer, &pauses); /* may end as something comes, without a look */
+            status = wait_once(group, transfer, &pauses);
         } else {
             pauses = (lksi_pauses){0};
             if (++n_moved % MOST_PASSES == 0) status = look_once(group, transfer);
@@ -307,7 +314,7 @@ static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
 }
 
 lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer) {
-    if (lksi_transfer_is_done(transfer)) return transfer->status; /* the group may be gone */
+    if (lksi_transfer_is_done(transfer)) return transfer->status; /* the group may be destroyed already */
     lksi_messenger_enter(group, transfer->name);
     lks_status status = begin(group, transfer);
     status = status == LKS_OK ? wait_until_done(group, transfer) : fail(group, status);

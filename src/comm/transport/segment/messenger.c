@@ -1,12 +1,12 @@
-/* Which thread a group's messages are: the one that used them last, its messenger.
+/* Which thread owns a group's messages: the thread that used them last, called the messenger of the group.
  *
- *     thread 1   group A   wait ── moves on what it has begun in B ── ...
+ *     thread 1   group A   wait ── progresses what it has begun in B ── ...
  *                group B   isend
  *     thread 2   group C   recv ...
  *
- * A thread that waits in one group moves on its messages in all others of the world, as MPI does: the ranks that it
- * waits for may first wait for those. Another thread's it leaves alone. A group may go from thread to thread between
- * calls; the new one takes it over, which the world's mutex orders.
+ * A thread that waits in one group progresses its messages in all other groups of the world, as MPI does: the ranks
+ * that it waits for may first wait for those messages. It does not touch messages of other threads. A group may move
+ * from thread to thread between calls. The new thread then takes it over. The world's mutex orders that.
  */
 #include "comm/transport/segment/message.h"
 #include "comm/world.h"
@@ -22,7 +22,8 @@ static const void *messenger_of(const lks_group *group) {
     return atomic_load_explicit(&group->messenger, memory_order_relaxed);
 }
 
-/* False where the other thread is in a call on the messages. It may be moving them on from elsewhere: that ends. */
+/* Makes this thread the messenger. False if the old messenger is in a call on the messages. If the old messenger is
+ * progressing them from a call on another group (is_moved), this waits until it is done, which takes bounded time. */
 static bool take_over(lks_group *group) {
     if (messenger_of(group) == this_thread()) return true;
     pthread_mutex_lock(&group->world->mutex);
@@ -37,7 +38,8 @@ static bool take_over(lks_group *group) {
     return is_free;
 }
 
-/* The dead group ends the first thread's call; what it holds is whole by then. */
+/* Kills the group, which ends the first thread's call. This waits for that, so that the messages are in a consistent
+ * state when this thread takes over. */
 static void refuse_second_thread(lks_group *group, const char *name) {
     (void)lksi_group_fail(group,
                           lksi_error(LKS_ERR_STATE,
@@ -62,13 +64,14 @@ void lksi_messenger_take(lks_group *group) {
 
 bool lksi_poke_own(lks_group *group) {
     bool is_any = false;
-    if (lksi_work_is_worker()) return false; /* they are the other thread's, even to look at */
+    if (lksi_work_is_worker()) return false; /* messages belong to the calling thread; a worker must not read them */
     for (; group != NULL; group = group->parent)
         if (messenger_of(group) != NULL && take_over(group)) is_any |= lksi_messages_move_on(group);
     return is_any;
 }
 
-/* Without the mutex, which a connection that comes in needs: is_moved keeps the group where it is in the list. */
+/* The mutex is released during the progress, because an incoming connection needs it. is_moved keeps the group in the
+ * list meanwhile. */
 static bool poke_others(const lks_group *group) {
     lksi_world *world = group->world;
     bool is_any = false;

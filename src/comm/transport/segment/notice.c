@@ -1,14 +1,16 @@
-/* How ranks that run different calls find out, where no exchange compared them before.
+/* Notices: how ranks detect that they run different calls if no exchange has compared the calls before.
  *
  *     rank 0: gather to 0      waits for rank 1 ── notice: "I am in gather" ──> rank 1
  *     rank 1: broadcast from 0 waits for rank 0 ── notice: "I am in broadcast" ──> rank 0
  *
- * Mostly the first message shows the disagreement, because it carries its call. Where both wait for each other none is
- * sent; so a step that has waited long tells whom it waits for, and listens to all. A notice of an earlier call is
- * stale and one of a later call is kept: who hears it may get there yet.
+ * Mostly the first message shows the disagreement, because its header carries the call. If both ranks wait for each
+ * other, no message is sent. So a step that has waited long sends a notice to the rank it waits for, and reads from all
+ * ranks. A notice of an earlier call is stale. A notice of a later call is kept, because its reader may still get
+ * there.
  *
- * What a fingerprint is made of is told in notices alone. So a rank that finds another call by a message's header tells
- * all ranks of its own and waits for the other's notice, which comes at once, or when the other has waited long:
+ * Only notices carry the words that explain a fingerprint. So a rank that detects another call by the header of a
+ * message sends its own words to all ranks, and waits for the notice of the other rank. That notice comes at once, or
+ * when the other rank has waited long:
  *
  *     rank 1: step 4, lr 0.1   ── message: fingerprint ─────> rank 2: step 4, lr 0.5
  *                              <── notice: "lr 0.5" ──
@@ -87,12 +89,12 @@ static void describe_header(const lksi_step_pair *pair, const lksi_step_header *
     lksi_call_describe(&call, text, text_nbytes);
 }
 
-/* Both ranks name the lower one first, so that both say the same. */
+/* Both ranks name the lower rank first, so that their texts are the same. */
 lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
     char mine[LKSI_CALL_TEXT_NBYTES], theirs[LKSI_CALL_TEXT_NBYTES], when[48] = "";
     group->steps->is_other = true, group->steps->other = other, group->steps->theirs = *head;
     const lksi_step_header *before = &group->steps->before;
-    /* This rank had done its part of that call. */
+    /* This rank has completed its part of that call already. */
     bool is_before = head->sequence == before->sequence && head->fingerprint != before->fingerprint;
     if (is_before)
         describe_header(&group->steps->pairs[other], before, mine, sizeof mine);
@@ -155,7 +157,7 @@ lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through) {
     return LKS_OK;
 }
 
-/* A rank that has done its part of the call, and left, is no error to those who do not wait for it. */
+/* A rank that has done its part of the call may leave. That is an error only for ranks that wait for it. */
 static lks_status listen_aside(lks_group *group, const lksi_call *call, int from, bool is_awaited) {
     lksi_step_pair *pair = &group->steps->pairs[from];
     if (pair->has_ended && !is_awaited) return LKS_OK;
@@ -184,7 +186,7 @@ lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int 
     return LKS_OK;
 }
 
-/* Who is in another call waits for this rank, or has sent it something, in the whole group. */
+/* A rank in another call waits for this rank or has sent it something, over the streams of the whole group. */
 lks_status lksi_step_overhear(lks_group *group) {
     const lksi_call *call = group->divided;
     lks_status status = LKS_OK;
@@ -196,7 +198,7 @@ lks_status lksi_step_overhear(lks_group *group) {
 }
 
 lks_status lksi_step_look_aside(lks_group *group, const lksi_call *call, int from) {
-    enum { PATIENCE_MS = 20 }; /* who sent it did so before */
+    enum { PATIENCE_MS = 20 }; /* what is looked for has been sent already and only needs to arrive */
     for (int i = 0; i < PATIENCE_MS && group->remote != NULL; i++) {
         for (int rank = 0; rank < group->size; rank++)
             if (rank != group->rank && rank != from) LKS_TRY(listen_aside(group, call, rank, false));
@@ -207,7 +209,7 @@ lks_status lksi_step_look_aside(lks_group *group, const lksi_call *call, int fro
 
 /* --- words that a header lacks --- */
 
-/* What is behind the header is of no use any more. */
+/* Discards the payload behind the header. */
 static lks_status skip_message(lks_group *group, int from) {
     lksi_step_pair *pair = &group->steps->pairs[from];
     unsigned char unread[LKSI_PAYLOAD_NBYTES];
@@ -226,14 +228,14 @@ static bool lacks_words(const lksi_step_state *steps) {
     return (steps->theirs.flags & HAS_WORDS) != 0 && !has_heard_words(&steps->pairs[steps->other], &steps->theirs);
 }
 
-/* Who is beyond reach is told by the abort, if at all. */
+/* Errors are ignored: a rank that cannot be reached learns of it by the abort, if at all. */
 static void tell_all(lks_group *group, const lksi_call *call, int busy) {
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank && rank != busy && !lksi_control_is_aborted(group->control))
             (void)tell(group, call, rank);
 }
 
-/* As far as it is here. */
+/* Reads what has arrived of the other rank's notice. */
 static lks_status hear_words(lks_group *group) {
     int other = group->steps->other;
     LKS_TRY(hear(group, other));
@@ -242,14 +244,15 @@ static lks_status hear_words(lks_group *group) {
     return hear(group, other);
 }
 
-/* Until they are here, or the group is dead: the other rank may have heard ours before, and given up with both. */
+/* Waits for the words of the other rank until they are here or the group is dead. The other rank may have received ours
+ * first, and have aborted with a text that shows both calls. */
 static lks_status get_words(lks_group *group, const lksi_call *call, int busy) {
     enum { PATIENCE_MS = 1000 };
     lks_status status = LKS_OK;
     bool is_over = false;
     for (int i = 0; i < PATIENCE_MS && status == LKS_OK && !is_over; i++) {
         if (i > 0) lksi_sleep_ns(1000000);
-        is_over = lksi_control_is_aborted(group->control); /* what was told before that may still be found */
+        is_over = lksi_control_is_aborted(group->control); /* one more pass: data sent before the abort counts */
         tell_all(group, call, busy);
         if (lacks_words(group->steps)) status = hear_words(group);
         if (!lacks_words(group->steps)) return LKS_OK;
@@ -264,6 +267,6 @@ lks_status lksi_step_explain(lks_group *group, const lksi_call *call, int busy) 
     lksi_error_keep(text);
     lks_status status = get_words(group, call, busy);
     if (!lacks_words(steps)) return lksi_step_mismatch(group, call, steps->other, &steps->theirs);
-    if (status != LKS_ERR_MISMATCH) lksi_error_restore(text); /* else those who gave up have told both */
+    if (status != LKS_ERR_MISMATCH) lksi_error_restore(text); /* otherwise the abort's text shows both calls */
     return LKS_ERR_MISMATCH;
 }

@@ -1,21 +1,22 @@
-/* Bytes from one rank to another through a ring of the control segment, in chunks that begin at a line each.
+/* Moves bytes from one rank to another through a ring of the control segment, in chunks. A chunk begins at a cache
+ * line.
  *
- *     sender ──> │ 56 │ data ........│ 9 │ data │ 0 │ <── receiver, which looks at the next chunk's length
- *                  │                   │          └ not there yet
- *                  └ length, shown when the data is there: a small chunk is one line, and goes over at once
+ *     sender ──> │ 56 │ data ........│ 9 │ data │ 0 │ <── receiver, which polls the length of the next chunk
+ *                  │                   │          └ not written yet
+ *                  └ length, stored after the data (release): a small chunk is one line and moves at once
  *
- * Before a chunk is shown the next one's length is set to 0: what lies there from the last time around never counts.
- * Positions count all bytes ever, lengths and gaps included; the place in the ring is their remainder. The capacity is
- * a power of two.
+ * Before a chunk is published, the sender sets the length of the next chunk to 0. So old contents of the ring are never
+ * taken for a length. Positions count all bytes ever written, lengths and gaps included. The offset in the ring is the
+ * position modulo the capacity, which is a power of two.
  */
 #include "comm/transport/segment/ring.h"
 #include "comm/copy.h"
 
 enum {
     HEAD_NBYTES = sizeof(uint64_t),
-    LEAST_NBYTES = 2 * LKSI_CHUNK_ALIGNMENT, /* room for a chunk and the next one's length */
-    /* A chunk is copied out while the next is copied in: of a quarter of a large ring, 64 KiB take 11.7 us, so 10.3.
-     * The largest message that goes at once is one chunk, its header included. */
+    LEAST_NBYTES = 2 * LKSI_CHUNK_ALIGNMENT, /* room for a chunk and the length of the next one */
+    /* The receiver copies a chunk out while the sender copies the next one in. Chunks of a quarter of a large ring
+     * would overlap less. The largest eager message is one chunk, its header included. */
     MOST_CHUNK_NBYTES = 16 * 1024 + LKSI_CHUNK_ALIGNMENT,
 };
 
@@ -29,7 +30,7 @@ static void copy_out(const lksi_ring_end *end, void *data, size_t nbytes) {
     if (n_first < nbytes) lksi_copy((unsigned char *)data + n_first, end->in->data, nbytes - n_first);
 }
 
-/* How much of up to `wanted` bytes a chunk can hold now. */
+/* How many of `wanted` bytes a chunk can take now. */
 static size_t room(lksi_ring_end *end, size_t wanted) {
     size_t needed = (size_t)next_line(HEAD_NBYTES + wanted) + LKSI_CHUNK_ALIGNMENT;
     size_t n_free = end->capacity - (size_t)(end->n_written - end->seen_consumed);
@@ -39,7 +40,7 @@ static size_t room(lksi_ring_end *end, size_t wanted) {
     return n_free < LEAST_NBYTES ? 0 : lksi_least(n_free - LKSI_CHUNK_ALIGNMENT - HEAD_NBYTES, wanted);
 }
 
-/* `nbytes` of what `parts` are together, from their byte `begin` on. */
+/* Copies `nbytes` of the concatenated `parts`, from byte `begin` on. */
 static void gather(unsigned char *to, const struct iovec *parts, size_t begin, size_t nbytes) {
     for (; nbytes > 0; parts++) {
         if (begin >= parts->iov_len) {
@@ -58,7 +59,7 @@ static void copy_in(const lksi_ring_end *end, uint64_t at, const struct iovec *p
     gather(end->out->data, parts, begin + n_first, nbytes - n_first);
 }
 
-/* The receiver may be looking at the first line all the time: it is written last, and at once. */
+/* The receiver may poll the first line all the time, so it is written last and in one go. */
 size_t lksi_ring_write_some(lks_group *group, lksi_context context, lksi_ring_end *end, const struct iovec *parts,
                             int n_parts) {
     size_t n_wanted = 0, n_total = 0;
@@ -78,8 +79,8 @@ size_t lksi_ring_write_some(lks_group *group, lksi_context context, lksi_ring_en
     return n_total;
 }
 
-/* What was read and not given back is less than half of the ring, a whole chunk included, so a sender that finds it
- * full always has more to wait for. */
+/* Returns room by the quarter ring. What was read and not returned yet, plus one chunk, is less than half of the ring.
+ * So a sender that finds the ring full can always wait for more room. */
 static void end_chunk(lks_group *group, lksi_context context, lksi_ring_end *end) {
     end->n_read = next_line(end->n_read);
     uint64_t given_back = atomic_load_explicit(&end->in->consumed.value, memory_order_relaxed);
@@ -105,7 +106,7 @@ size_t lksi_ring_read_there(lks_group *group, lksi_context context, lksi_ring_en
 }
 
 lksi_condition lksi_ring_has_more(const lksi_ring_end *end, int rank) {
-    if (end->n_left > 0) return (lksi_condition){&end->in->consumed.value, 0, rank}; /* holds at once */
+    if (end->n_left > 0) return (lksi_condition){&end->in->consumed.value, 0, rank}; /* always true */
     return (lksi_condition){lksi_ring_length(end, end->in, end->n_read), 1, rank};
 }
 

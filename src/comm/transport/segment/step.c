@@ -1,15 +1,14 @@
-/* One step of an algorithm: a message out, one in, or both at once.
+/* One step of an algorithm: it sends a message, receives one, or does both at once.
  *
  *     sender ── header: the call, nbytes ── payload, straight from the algorithm's buffer ──> receiver
  *
- * Both sides know the length, and payloads are read straight into the algorithm's buffer; the only copies are those of
- * the ring. A header of another call is the error that names both calls. (See notice.c for ranks that wait for each
- * other.)
+ * Both sides know the length. Payloads are read straight into the algorithm's buffer, so the only copies are those of
+ * the ring. A header of another call is an error that names both calls. notice.c covers ranks that wait for each other.
  */
 #include "comm/transport/segment/step.h"
 #include "comm/transport/segment/stream.h"
 
-static const int64_t long_wait_ns = INT64_C(200) * 1000 * 1000;
+static const int64_t long_wait_ns = INT64_C(200) * 1000 * 1000; /* before a notice is sent */
 
 void lksi_steps_close(lks_group *group) {
     if (group->steps == NULL) return;
@@ -32,7 +31,7 @@ lks_status lksi_steps_open(lks_group *group) {
     return LKS_OK;
 }
 
-/* Where a step stands. Nothing to send or to receive is as good as done. */
+/* State of a step. A direction without a message counts as done. */
 typedef struct step {
     const lksi_call *call;
     int to, from;
@@ -120,7 +119,7 @@ static lks_status move_through(lks_group *group, step *s) {
         if (s->is_sent && s->is_received) return LKS_OK;
         lks_status status = wait_for_either(group, s);
         if (status == LKS_OK) continue;
-        /* Whatever ended the wait, what came before it counts. */
+        /* The wait failed, but data that arrived before the failure still counts. */
         char reason[LKSI_ERROR_TEXT_NBYTES];
         lksi_error_keep(reason);
         if (status != LKS_ERR_MISMATCH && move(group, s) == LKS_OK && s->has_moved) continue;

@@ -1,67 +1,68 @@
-/* What the messages of algorithms carry besides their payload, and how ranks that run different calls find out. */
+/* The headers of the messages of algorithms, and how ranks detect that they run different calls. */
 #ifndef LKSI_STEP_H
 #define LKSI_STEP_H
 
 #include "comm/comm_internal.h"
 
-/* Before every payload. It tells the whole call, so that a receiver in another one can name both. */
+/* Precedes every payload. It describes the whole call, so that a receiver in another call can name both. */
 typedef struct lksi_step_header {
     uint64_t nbytes;
     uint64_t fingerprint, sequence, count;
     int32_t root;
     uint8_t flags, type, op;
-    uint8_t is_notice; /* no message of an algorithm: its sender waits for us, in this call */
+    uint8_t is_notice; /* not a message of an algorithm: the sender waits for this rank, in this call */
     char operation[16], algorithm[24];
 } lksi_step_header;
 
-/* With what the fingerprint is made of, in words, where that is known: a message's header has no room for them. */
+/* A notice also carries the words that explain the fingerprint, if they are known. The header of a message has no room
+ * for them. */
 typedef struct lksi_step_notice {
     lksi_step_header head;
     char words[LKSI_CALL_TEXT_NBYTES];
 } lksi_step_notice;
 
-/* What comes from one rank, and the notice under way to it. */
+/* What arrives from one rank, and the notice to it. */
 typedef struct lksi_step_pair {
-    lksi_step_notice in; /* what comes next: of a message, the header alone; n_in bytes of it are here */
+    lksi_step_notice in; /* the incoming notice, or only the header of a message; n_in bytes of it have arrived */
     size_t n_in;
-    lksi_step_notice heard; /* the last one */
-    lksi_step_notice told;  /* ours; its last n_untold bytes have not found room yet */
+    lksi_step_notice heard; /* the last notice from this rank */
+    lksi_step_notice told;  /* the last notice to it; its last n_untold bytes are not written yet */
     size_t n_untold;
-    bool has_ended; /* its stream; of importance only to who waits for it */
+    bool has_ended; /* the stream; matters only to ranks that wait for it */
 } lksi_step_pair;
 
 struct lksi_step_state {
     lksi_step_header own;    /* of the present call */
     lksi_step_header before; /* of the one before */
     lksi_step_pair *pairs;   /* by rank */
-    bool is_other;           /* a rank has been found in another call: */
-    int other;               /* which one, and ... */
-    lksi_step_header theirs; /* ... that call */
+    bool is_other;           /* a rank in another call was detected */
+    int other;               /* that rank */
+    lksi_step_header theirs; /* and its call */
 };
 
-/* Whether another rank than `from` has sent something of this very call that shows it to be another: who ran on, or has
- * left, says less. LKS_OK: none has. */
+/* Called when `from` has run on or has left, which explains little. Looks for a rank other than `from` whose data shows
+ * a different call with the same sequence number. LKS_OK: there is none. LKS_ERR_MISMATCH: there is one. */
 lks_status lksi_step_look_aside(lks_group *group, const lksi_call *call, int from);
-/* The header of the call's messages; made once, however many there are. */
+/* The header for the messages of `call`. It is made once per call. */
 const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call);
 
-/* The header of the next message from `from`, as far as it is here; notices on the way to it are heard.
- * LKS_ERR_MISMATCH where its sender is in another call. */
+/* Reads what has arrived of the next header from `from`, and all notices before it. LKS_ERR_MISMATCH: the sender is in
+ * another call. */
 lks_status lksi_step_listen(lks_group *group, const lksi_call *call, int from);
-/* Whether that header is whole. */
+/* Whether the header of a message has arrived completely. */
 bool lksi_step_has_header(const lksi_step_pair *pair);
-/* What a step does that has waited for `awaited` long: tells it in which call we are, listens to all. */
+/* For a step that has waited long for `awaited`: sends it a notice (may_write) and listens to all ranks. */
 lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int awaited, bool may_write);
-/* For who waits in a part of `group` (lks_group.divided): listens to all of the whole one. */
+/* For a rank that waits in a part of `group` (lks_group.divided): listens to all ranks of `group`. */
 lks_status lksi_step_overhear(lks_group *group);
-/* What the steps of a group need; made once. */
+/* Creates what the steps of a group need, once. */
 lks_status lksi_steps_open(lks_group *group);
-/* Writes what is left of a notice; *is_through: nothing is left. */
+/* Writes the rest of a notice. *is_through: nothing is left. */
 lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through);
-/* `other` is in another call, which `head` tells: the error that shows both. */
+/* Makes the error that shows this rank's call and the call of `other`, which `head` describes. */
 lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head);
-/* After an LKS_ERR_MISMATCH: gets the words that the error lacks from the other rank, where it has any, and tells all
- * ours but `busy` (-1: none), to which a message is half sent. Gives the error again. */
+/* After an LKS_ERR_MISMATCH: gets the words that the error lacks from the other rank, if it has any, and sends this
+ * rank's words to all ranks except `busy` (-1: none), to which a message is half sent. Returns the completed error. */
 lks_status lksi_step_explain(lks_group *group, const lksi_call *call, int busy);
 
 #endif

@@ -1,3 +1,4 @@
+/* Byte streams over rings or the remote: opening, closing and waiting for them. */
 #include "comm/transport/segment/stream.h"
 
 static void destroy(lksi_streams *streams) {
@@ -38,7 +39,7 @@ lks_status lksi_streams_open(lks_group *group, lksi_context context) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Rings and connections cannot be slept on together: where both are awaited, the sleep is short. */
+/* A thread cannot sleep on rings and connections together. If both are awaited, the sleep is short. */
 static lks_status wait_remote(lks_group *group, lksi_context context, const lksi_await *await, int n_remote,
                               lksi_pauses *pauses) {
     static const int64_t slice_ns = INT64_C(50) * 1000 * 1000;
@@ -75,7 +76,7 @@ lks_status lksi_streams_wait(lks_group *group, lksi_context context, const lksi_
                         .n_conditions = n_conditions,
                         .ranks = ranks,
                         .n_ranks = n_ranks,
-                        /* whether anybody is left to wait for, the caller sees */
+                        /* the caller checks after each slice whether any rank is left to wait for */
                         .is_sliced = group->remote != NULL || n_ranks == 0};
     return n_remote > 0 ? wait_remote(group, context, &await, n_remote, pauses) : lksi_wait_for(group, &await);
 }

@@ -1,14 +1,20 @@
 /* How a rank waits for another: spin, yield, sleep.
  *
- * Spinning is the fastest where every rank has a CPU of its own, and the slowest where the awaited rank needs ours; so
- * it is only while there are no more ranks (on a worker: ranks and workers) than CPUs, and for at most 200 us: a little
- * longer than a sleep mostly costs where idle CPUs are virtual ones (45 to 70 us of whoever rings, and 80 to 135 until
- * the sleeper runs). Ranks that give up sooner make each other sleep, by turns, in every call: so whoever was woken
- * soon after it had given up spins twice as long the next time, up to 2 ms. A patient worker with a CPU to itself looks
- * at the network for longer, for about the time of a bucket on a slow one: an idle CPU would answer late each time, and
- * nobody else wants it. Where other programs want the CPUs, too, ranks neither spin nor yield for long but sleep
- * (lksi_yield): whoever is woken gets a CPU sooner than whoever yielded it. Sleeps are cut into slices, so that a
- * wake-up that got lost with a killed rank costs a slice and not the deadline.
+ * Spinning is the fastest way if every rank has a CPU of its own. It is the slowest if the awaited rank needs this CPU.
+ * So ranks spin only while there are no more ranks (on a worker: ranks and workers) than CPUs, and at first for at most
+ * 200 us. That is slightly longer than a sleep mostly costs on virtual CPUs (45 to 70 us for the rank that wakes, 80 to
+ * 135 us until the sleeper runs).
+ *
+ * Ranks that stop spinning too early put each other to sleep, by turns, in every call. So a rank that was woken soon
+ * after it went to sleep spins twice as long the next time, up to 2 ms.
+ *
+ * A patient worker that has a CPU to itself polls the network for longer, for about the time of a bucket on a slow
+ * network. An idle CPU would answer late each time, and nothing else needs the CPU.
+ *
+ * If other programs compete for the CPUs, ranks neither spin nor yield for long but sleep (lksi_yield): the kernel
+ * gives a CPU to a woken thread sooner than to one that yielded.
+ *
+ * Sleeps are cut into slices. So a wake-up that was lost with a killed rank costs a slice, not the whole timeout.
  */
 #define _GNU_SOURCE /* sched_getcpu, syscall */
 #include "base/cache.h"
@@ -27,11 +33,11 @@ enum {
     SPIN_NS = 200 * 1000,
     MOST_SPIN_NS = 2000 * 1000,
     YIELD_AFTER_NS = 5 * 1000,
-    SPINS_PER_LOOK = 32,      /* at the clock and the abort word: about a microsecond */
+    SPINS_PER_LOOK = 32,      /* per check of the clock and the abort word: about a microsecond */
     PATIENT_NS = 5000 * 1000, /* where lksi_work_is_patient() */
     N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
-    SECOND_LOOK_NS = 20 * 1000 * 1000, /* at a deadline */
+    SECOND_LOOK_NS = 20 * 1000 * 1000, /* before a deadline counts as missed: check_deadline */
 };
 static const int64_t stall_report_ns = INT64_C(10) * 1000 * 1000 * 1000;
 
@@ -58,8 +64,8 @@ static bool spin(lks_group *group, const lksi_await *await, int64_t limit_ns) {
         if (start_ns == 0) start_ns = now_ns;
         if (now_ns - start_ns > limit_ns || lksi_control_is_aborted(group->control)) return false;
         if (now_ns - start_ns <= YIELD_AFTER_NS) continue;
-        /* The kernel may have put the awaited rank on our CPU for the moment, though there are enough: then it comes
-         * as soon as we yield. */
+        /* The kernel may have placed the awaited rank on this CPU although there are enough CPUs. It runs as soon as
+         * this thread yields. */
         if (!lksi_yield()) return false;
         if (!has_yielded && await->context == LKSI_CONTEXT_COLLECTIVE && !lksi_work_is_worker())
             lksi_leave_crowd(group, holds(await));
@@ -67,8 +73,8 @@ static bool spin(lks_group *group, const lksi_await *await, int64_t limit_ns) {
     }
 }
 
-/* A thread beside one that computes would give away not a moment but the other's whole slice of some milliseconds;
- * woken from its sleep, it is given the CPU at once. */
+/* A worker does not yield: it would wait for the whole time slice of the computing thread, some milliseconds. If it
+ * sleeps and is woken, it gets the CPU at once. */
 static bool may_yield(lksi_context context) { return context != LKSI_CONTEXT_COLLECTIVE || !lksi_work_is_worker(); }
 
 static bool yield(const lksi_await *await) {
@@ -90,9 +96,10 @@ bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pause
     return true;
 }
 
-/* Where a store that was made before somebody looked at `awaited`, and found nobody, has not come here yet. It takes a
- * part of a microsecond, more behind others, a sleep fifty. By the clock: lksi_relax takes from one nanosecond (ARM) to
- * fifty. */
+/* Waits for stores in flight. A publisher may have stored its counter and then read `awaited` before this thread set
+ * it; the store may not be visible here yet. It arrives within a fraction of a microsecond, later behind other stores.
+ * A needless sleep takes 50 us. The limit is by the clock, because lksi_relax takes from one nanosecond (ARM) to fifty.
+ */
 static bool has_arrived(const lksi_await *await) {
     enum { LOOKS_AT_ONCE = 64, ARRIVAL_NS = 3000 };
     int64_t until_ns = lksi_now_ns() + ARRIVAL_NS;
@@ -117,7 +124,7 @@ static void sleep_until_rung(lks_group *group, const lksi_await *await, int64_t 
     atomic_store(&bell->awaited, 0);
 }
 
-/* Who waits in a part of a group (group->parent) does so for a call of the whole one, which is what people know of. */
+/* A wait in a part of a group (group->parent) belongs to a call on the whole group. Texts show that call. */
 static const lks_group *whole_of(const lks_group *group) { return group->parent != NULL ? group->parent : group; }
 
 void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes) {
@@ -130,7 +137,7 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
     if (progress->has_tag) lksi_match_describe_rest(group, text, text_nbytes);
 }
 
-/* One rank, or several. The first may itself wait for another: the last in that chain is named, too. */
+/* Names the awaited ranks. If the first one waits for another rank, the last rank of that chain is named, too. */
 static void describe_awaited(const lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
                              size_t text_nbytes) {
     char why[96] = "";
@@ -146,7 +153,8 @@ static void describe_awaited(const lks_group *group, bool asks, const int *ranks
     if (why[0] != '\0') lksi_append(text, text_nbytes, ", which %s", why);
 }
 
-/* A long operation waits now and then: only one that has not moved meanwhile stands still. */
+/* The time since data last moved. A long operation waits repeatedly, so only the time without progress counts as a
+ * stall. */
 static int64_t find_still_ns(lksi_progress *progress, int64_t now_ns) {
     if (progress->done_nbytes != progress->seen_nbytes) {
         progress->seen_nbytes = progress->done_nbytes;
@@ -163,7 +171,8 @@ static void report_stall(lks_group *group, lksi_context context, const int *rank
              (long long)(waited_ns / 1000000000), awaited, doing);
 }
 
-/* A rank that left in peace is waited for by a bug of the program; one that gave up left the error of all. */
+/* Waiting for a rank that left without an error is a bug of the program. A rank that gave up has left the error that
+ * all ranks return. */
 lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell) {
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
@@ -172,8 +181,8 @@ lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int ra
                       doing);
 }
 
-/* A rank that left cannot come any more. It may have left because the group was dead, since we looked. Ranks of other
- * hosts have no seat; of them the end of the stream tells. */
+/* A rank that left will not come any more. It may have left because the group has died since the last check, so the
+ * abort word is read again. Ranks of other hosts have no seat: their end is detected by the stream. */
 static lks_status check_presence(const lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
     for (int i = 0; i < n_ranks; i++) {
         int seat = group->seat_of[ranks[i]];
@@ -200,7 +209,8 @@ int64_t lksi_deadline_ns(lks_group *group, lksi_context context) {
     return started_ns + timeout_ms * 1000000;
 }
 
-/* Who computed while the process was stopped may look at the clock before the thread that finds that out does. */
+/* If the process was stopped and continues, this thread may read the clock before another thread has detected the stop
+ * and subtracted it. So a missed deadline is checked a second time after SECOND_LOOK_NS. */
 static lks_status check_deadline(lks_group *group, lksi_context context, const int *ranks, int n_ranks,
                                  int64_t *left_ns) {
     lksi_progress *progress = lksi_progress_in(group, context);
@@ -218,7 +228,7 @@ static lks_status check_deadline(lks_group *group, lksi_context context, const i
     return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }
 
-/* A group that is a part of another, or is being made out of it, is over with that. */
+/* A group that is a part of another, or is being made out of it, dies with that group. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context) {
     const lks_group *over = group;
     while (over != NULL && !lksi_control_is_aborted(over->control)) over = over->parent;
@@ -228,7 +238,7 @@ lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context) {
     return lksi_control_abort_error(over->control, doing);
 }
 
-/* Of whom is awaited, or of anybody who may be. */
+/* Attends to the awaited ranks, or to all ranks if any may be awaited. */
 static lks_status attend(lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
     if (group->remote == NULL || group->remote->attend == NULL) return LKS_OK;
     for (int i = 0; i < (n_ranks > 0 ? n_ranks : group->size); i++) {
@@ -289,7 +299,7 @@ lks_status lksi_wait_one(lks_group *group, const _Atomic uint64_t *counter, uint
                                               .n_ranks = 1});
 }
 
-/* On which CPU a rank waited last. */
+/* The CPU on which a rank waited last. */
 static _Atomic int32_t *cpu_of(const lks_group *group, int rank) {
     return &group->control->seats[rank].bells[LKSI_CONTEXT_COLLECTIVE].cpu;
 }
@@ -297,7 +307,7 @@ static int look_up_cpu(const lks_group *group, int rank) {
     return atomic_load_explicit(cpu_of(group, rank), memory_order_relaxed);
 }
 
-/* Others look at it in every call: written again, its line would be fetched again. */
+/* Other ranks read it in every call. It is written only if it changed, so that they need not fetch the line again. */
 static int show_cpu(const lks_group *group) {
     int cpu = sched_getcpu();
     if (look_up_cpu(group, group->rank) != cpu)
@@ -311,7 +321,7 @@ static int count_on(const lks_group *group, int cpu) {
     return n;
 }
 
-/* For the ranks of this CPU, or for all others. */
+/* Waits for the ranks of this CPU, or for all others (is_elsewhere). */
 static lks_status wait_for_side(lks_group *group, size_t offset, uint64_t target, bool is_elsewhere) {
     const lksi_seat *seats = group->control->seats;
     int cpu = show_cpu(group);
@@ -328,12 +338,11 @@ static lks_status wait_for_side(lks_group *group, size_t offset, uint64_t target
     return LKS_OK;
 }
 
-/* A switch from one rank to another costs some 2 us. Once those of this CPU have come, another one would bring nobody
- * who is still needed, and who is needed is under way elsewhere: then it is worth to spin. (4 ranks on 2 CPUs, bound:
- * 4.6 us for a small all_reduce, and 3.5 so; evenly spread from the beginning, 2.4.) */
+/* A switch from one rank to another costs about 2 us. Once the ranks of this CPU have come, yielding would run no rank
+ * that is still needed. The others run on other CPUs already, so spinning pays. */
 lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target) {
-    if (lksi_work_is_worker()) return LKS_OK; /* it does not give its CPU away */
-    lksi_ask_to_write(lksi_post_next(group)); /* it comes while others have the CPU */
+    if (lksi_work_is_worker()) return LKS_OK; /* a worker does not yield its CPU */
+    lksi_ask_to_write(lksi_post_next(group)); /* the line arrives while other ranks have the CPU */
     LKS_TRY(wait_for_side(group, offset, target, false));
     LKS_TRY(wait_for_side(group, offset, target, true));
     int n_here = count_on(group, look_up_cpu(group, group->rank));

@@ -15,19 +15,19 @@ typedef struct lksi_await {
     lksi_context context;
     const lksi_condition *conditions; /* one that holds ends the wait */
     int n_conditions;
-    const int *ranks; /* that are waited for: named in errors, and one that has left ends the wait. None: anybody */
-    int n_ranks;
-    bool is_sliced; /* ends after one sleep, too */
+    const int *ranks; /* the awaited ranks: errors name them, and the wait fails if one has left */
+    int n_ranks;      /* 0: any rank */
+    bool is_sliced;   /* the wait also ends after one sleep */
 } lksi_await;
 
-/* Spins, yields, sleeps; looks at the abort word and the deadline. */
+/* Spins, yields, then sleeps until a condition holds. Checks the abort word and the deadline. */
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await);
-/* In the collective context, for one rank's counter. */
+/* The same in the collective context, for the counter of one rank. */
 lks_status lksi_wait_one(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank);
 
-/* Looks that may be in vain before a wait is any other's: most waits are over within a microsecond. */
+/* Looks before lksi_wait_one is called: most waits end within a microsecond. */
 enum { LKSI_MOST_LOOKS = 32 };
-/* Counts the looks that were in vain: into the most of any wait so far. */
+/* Waits for one counter and counts the looks in vain. *n_in_vain becomes the maximum of all waits so far. */
 static inline lks_status lksi_wait_counting(lks_group *group, const _Atomic uint64_t *counter, uint64_t target,
                                             int rank, int *n_in_vain) {
     int n = 0, most = group->may_spin ? LKSI_MOST_LOOKS : 0;
@@ -45,50 +45,50 @@ static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *cou
     int n_in_vain = 0;
     return lksi_wait_counting(group, counter, target, rank, &n_in_vain);
 }
-/* In a collective of a group on one host: waits until the counter that lies at `offset` in every seat is `target`, more
- * or less; its caller then waits for each. For whoever may not spin, because ranks share CPUs: it gives its CPU to
- * those that it shares it with, as long as they are needed. */
+/* For ranks that may not spin, because they share CPUs. Waits until the counter at `offset` in every seat has about
+ * reached `target`. It yields this CPU to the ranks that share it, as long as these are needed. The caller then waits
+ * for each counter. Only in a collective of a group on one host. */
 lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target);
-/* The error of a group that somebody has declared dead. */
+/* The error if a rank has declared the group dead. LKS_OK otherwise. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
-/* The error of whoever waits for a rank that has left, saying why. */
+/* The error of a wait for a rank that has left. It says why the rank left. */
 lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell);
-/* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
- * the deadline. Whoever published something and then aborted or left has published: after an error look again. */
+/* Checks everything that ends a wait early: the abort word, ranks that left, a mismatch and the deadline. Reports a
+ * stall. *left_ns: time until the deadline. A rank may have published something before it aborted or left, so after an
+ * error the caller checks its condition once more. */
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns);
-/* Of the call that the group is in; where its clock has not started, as if it did now. */
+/* Deadline of the group's current call. If its clock has not started, it counts from now. */
 int64_t lksi_deadline_ns(lks_group *group, lksi_context context);
-/* Of one wait: zeroed before it, and where something has moved. */
+/* State of one wait. The caller zeroes it before the wait and whenever data has moved. */
 typedef struct lksi_pauses {
     int n;
     int64_t since_ns;
 } lksi_pauses;
 
-/* What a thread that waits without a counter to look at does for one turn: spin for a moment, yield, or nothing: then
- * false, and the thread should sleep. */
+/* One turn of a wait without a counter to poll: spins for a moment or yields. False: the thread should sleep. */
 bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pauses);
-/* It slept that long for what has come now: how long it spins the next time follows from that. */
+/* Tells that the thread slept for `slept_ns` before data came. Adapts how long it spins the next time. */
 void lksi_was_woken(lks_group *group, lksi_context context, int64_t slept_ns);
-/* Messages of users that are under way move only inside calls on groups of their world by the thread that began them;
- * so whoever waits for something else moves them on, and sleeps no longer than this meanwhile. */
+/* Point-to-point messages progress only inside calls on groups of their world, by the thread that began them. So a
+ * thread that waits for something else progresses them, and sleeps no longer than this meanwhile. */
 enum { LKSI_POKE_NS = 100 * 1000 };
-/* Moves on this thread's, of `group` and of all others, but where `context` waits for messages of `group` itself; false
- * where there are none. */
+/* Progresses this thread's messages in all groups of the world. In the user context it leaves out `group` itself, whose
+ * messages the caller progresses. False if there are none. */
 bool lksi_poke(lks_group *group, lksi_context context);
-/* The group's own: for who does not wait. */
+/* Progresses the messages of `group` and its parents only. For callers that do not wait. */
 bool lksi_poke_own(lks_group *group);
-/* After all ranks have joined: how many CPUs they share decides whether waiting may spin. */
+/* Called after all ranks have joined. The number of CPUs that they share decides whether waits may spin. */
 void lksi_wait_configure(lks_group *group);
 
 /* --- CPUs --- */
 
-/* Those that the ranks of this host may use together. */
+/* The number of CPUs that the ranks of this host may use together. */
 int lksi_shared_cpu_count(const lks_group *group);
-/* Ranks that need all CPUs begin evenly spread, each on one that is its home (group->home_cpu); where they go from
- * there is the kernel's business. */
+/* Moves this thread to its home CPU (group->home_cpu), so that ranks that need all CPUs start evenly spread. The
+ * affinity is restored, so the kernel may move the thread later. */
 void lksi_go_home(lks_group *group);
-/* Tells whether the rank that this one waited for was on its CPU: many times in a row, and it goes home. For the thread
- * that calls the group. */
+/* Reports whether the awaited rank was on this rank's CPU. After many such reports in a row the rank goes home. To be
+ * called by the thread that calls the group, not by a worker. */
 void lksi_leave_crowd(lks_group *group, bool is_crowded);
 
 #endif

@@ -1,4 +1,5 @@
-/* A world of one: a segment with a single seat, so that every call takes the same path as in a larger world. */
+/* Transport "self": a world of one rank. Its segment has a single seat, so every call takes the same path as in a
+ * larger world. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS, MAP_POPULATE */
 #include "comm/comm_internal.h"
 

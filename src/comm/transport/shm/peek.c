@@ -1,12 +1,15 @@
-/* Reading the ordinary memory of another process of this host: one copy where staging takes two.
+/* Reads the ordinary memory of another process of this host: one copy, where staging takes two.
  *
  *     owner ── line: address ──> reader ── process_vm_readv ──> its own buffer          the owner waits meanwhile
  *
- * The kernel may refuse (Yama, seccomp, containers, another user), so every rank tries it on all others when the group
- * is formed, and tells the outcome in the lines of the calls that could use it: one rank that cannot, and nobody does.
- * Some memory of a process can be read by no other (a device's, memfd_secret): who comes upon it says so where the call
- * ends, all stage that call once more, and nobody tries again. Of a message its receiver alone decides
- * (segment/frame.c). Nothing is ever written this way, and nothing is asked for: no right to trace, no child process.
+ * The kernel may refuse (Yama, seccomp, containers, another user). So every rank tries it on all others when the group
+ * is formed, and shows the result in the lines of the calls that could use it. If one rank cannot read, no rank does.
+ *
+ * Some memory cannot be read by other processes at all (device memory, memfd_secret). A rank that meets such memory
+ * says so at the end of the call. All ranks then stage that call once more, and never try again. For a message the
+ * receiver alone decides (segment/frame.c).
+ *
+ * Nothing is ever written this way. No special rights are requested: no right to trace, no child process.
  */
 #define _GNU_SOURCE /* process_vm_readv */
 #include "comm/comm_internal.h"
@@ -16,7 +19,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Between two pieces a reader looks whether the group still lives. */
+/* The reader checks the abort word after every piece. */
 enum { PIECE_NBYTES = 1 << 20 };
 
 static bool read_some(int pid, void *to, uint64_t address, size_t nbytes) {
@@ -25,7 +28,7 @@ static bool read_some(int pid, void *to, uint64_t address, size_t nbytes) {
     return process_vm_readv(pid, &local, 1, &remote, 1, 0) == (ssize_t)nbytes;
 }
 
-/* We see it before the watch does. */
+/* The process of `rank` is gone, and this thread notices before the watch does. */
 static lks_status refuse_dead(const lks_group *group, int rank) {
     static const char *const how = ": its process is gone";
     lksi_control_lost(group->control, group->seat_of[rank], how);
@@ -52,7 +55,8 @@ lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, siz
     return LKS_OK;
 }
 
-/* Nobody writes its word again before all have read it: a call begins with the lines of all. */
+/* A rank writes could_not_read only in a later call, which begins with the lines of all ranks. So all ranks read the
+ * same values here. */
 bool lksi_have_peeked(lks_group *group) {
     bool have_all = true;
     for (int seat = 0; seat < group->n_seats; seat++)

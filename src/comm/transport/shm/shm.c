@@ -1,6 +1,6 @@
-/* Ranks that are processes of one host: segments are anonymous memory files that rank 0 makes and hands to the others
- * over their control connections, so nothing has a name and nothing stays behind, whoever is killed when.
- * Their memory is allocated before they are mapped: too little of it is an error here and not a SIGBUS later.
+/* Transport "shm": ranks are processes of one host. Segments are anonymous memory files. Rank 0 makes them and sends
+ * their descriptors to the others over the control connections. Segments have no names, so nothing remains when a rank
+ * is killed. Their memory is allocated before they are mapped: a lack of memory is an error here, not a SIGBUS later.
  */
 #define _GNU_SOURCE /* memfd_create, seals, fallocate, struct ucred */
 #include "comm/bootstrap/handshake.h"
@@ -17,21 +17,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Whose end a control connection tells. */
+/* What a watch needs to report the end of a rank. */
 typedef struct control_end {
     lksi_control *control;
     int mine, other; /* seats */
 } control_end;
 
-/* The first seat has a connection to every other, those to the first; -1 elsewhere. */
+/* The first seat has a connection to every other seat. The others have one to the first seat. */
 typedef struct shm {
-    int *connections;
+    int *connections;  /* by seat; -1: none */
     int *processes;    /* by seat: a pidfd; -1: none */
     control_end *ends; /* by seat */
     size_t control_nbytes;
 } shm;
 
-/* Goes with the descriptor of symmetric memory. `call` tells it from one that a failed attempt left in the socket. */
+/* Sent with the descriptor of symmetric memory. `call` distinguishes it from one that a failed attempt left in the
+ * socket. */
 typedef struct handover {
     uint64_t call, nbytes;
 } handover;
@@ -43,7 +44,8 @@ static lks_status map(int descriptor, size_t nbytes, void **base) {
     return LKS_OK;
 }
 
-/* In pieces: older kernels undo what a signal interrupts, and a timer's may come more often than all of it takes. */
+/* Allocates in pieces. Older kernels undo an allocation that a signal interrupts, and a periodic timer may interrupt a
+ * large one every time. */
 static int reserve(int descriptor, size_t nbytes) {
     enum { PIECE_NBYTES = 4 << 20 };
     size_t done = 0;
@@ -56,7 +58,8 @@ static int reserve(int descriptor, size_t nbytes) {
     return 0;
 }
 
-/* It holds for memory files, too, and who exceeds it is sent a signal that ends him. */
+/* RLIMIT_FSIZE also applies to memory files. A process that exceeds it is killed by SIGXFSZ, so the limit is checked
+ * before. */
 static lks_status check_limit(size_t nbytes) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || nbytes <= limit.rlim_cur) return LKS_OK;
@@ -66,7 +69,7 @@ static lks_status check_limit(size_t nbytes) {
         (unsigned long long)limit.rlim_cur);
 }
 
-/* Sealed against shrinking: no process can take the memory away from under the others. */
+/* The file is sealed against shrinking, so that no process can remove the memory under the others. */
 static lks_status create_segment(size_t nbytes, int *descriptor) {
     LKS_TRY(lksi_memory_check(nbytes));
     LKS_TRY(check_limit(nbytes));
@@ -106,7 +109,7 @@ static lks_status memory_attach(lks_group *group, size_t nbytes, void *base_on_0
         int descriptor;
         LKS_TRY(lksi_take_over(s->connections[0], &record, sizeof record, &descriptor, deadline_ns));
         bool is_it = record.call == lksi_n_calls(group) && record.nbytes == nbytes;
-        if (is_it && descriptor < 0) { /* the kernel had no number for it */
+        if (is_it && descriptor < 0) { /* this process has no descriptor left */
             errno = EMFILE;
             return lksi_error_errno("%zu shared bytes", nbytes);
         }
@@ -123,7 +126,7 @@ static void memory_release(lks_group *group, void *base, size_t nbytes) {
 
 /* --- joining and leaving --- */
 
-/* What comes over it is for the rank itself; only the end is of interest here. */
+/* The control connection has ended. Data on it is read by the rank itself, not by the watch. */
 static bool notice_end(void *opaque, int descriptor) {
     const control_end *end = opaque;
     (void)descriptor;
@@ -158,23 +161,23 @@ static bool notice_exit(void *opaque, int descriptor) {
     return false;
 }
 
-/* Who is at the other end, by the number that it has for us: in another pid namespace it knows itself by another. */
+/* The pid of the peer in our pid namespace. In another namespace it knows itself by another pid. 0: unknown. */
 static pid_t peer_of(int connection) {
     struct ucred peer;
     socklen_t nbytes = sizeof peer;
     return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &nbytes) == 0 ? peer.pid : 0;
 }
 
-/* 0: not known. */
+/* The pid of the rank in `seat`. 0: unknown. */
 static pid_t process_of(const shm *s, const lks_group *group, int seat) {
     const lksi_control *control = s->ends[seat].control;
     if (s->connections[seat] >= 0) return peer_of(s->connections[seat]);
     return lksi_control_knows_pid(control, group->seat, seat) ? control->seats[seat].identity.pid : 0;
 }
 
-/* The first seat may leave before the others: they then have no connection to anybody, but still see a process end. So
- * do those whose connection a forked child keeps open. Where the kernel cannot tell (Linux before 5.3, another pid
- * namespace), the deadline does. */
+/* Watches the process of a rank by a pidfd. The control connections do not suffice: the first seat may leave before the
+ * others, which then have no connection left, and a forked child may keep a connection open. If there is no pidfd
+ * (Linux before 5.3, another pid namespace), the lost rank is noticed at the deadline. */
 static lks_status watch_process(const shm *s, const lks_group *group, int seat) {
     s->processes[seat] = (int)syscall(SYS_pidfd_open, process_of(s, group, seat), 0);
     if (s->processes[seat] < 0 && (errno == EMFILE || errno == ENFILE))
@@ -219,8 +222,8 @@ static lks_status create_control(shm *s, const lks_group *group, const lksi_iden
     return LKS_OK;
 }
 
-/* Whoever has arrived hears how it ended, so that all ranks give the same reason. Returns how it ended. `control` is
- * there where the outcome is good: of a rank that is lost meanwhile, the others read in it. */
+/* Sends the outcome to all ranks that have arrived, so that all return the same error. Returns the outcome. `control`
+ * exists if the outcome is LKS_OK: a rank that is lost meanwhile is reported to the others in its abort record. */
 static lks_status welcome_all(const shm *s, const lks_group *group, lks_status outcome, int descriptor,
                               lksi_control *control) {
     lksi_welcome welcome = {.magic = LKSI_HELLO_MAGIC, .control_nbytes = s->control_nbytes, .status = (int32_t)outcome};
@@ -250,7 +253,7 @@ static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeti
 static lks_status enter(shm *s, lks_group *group, const lksi_welcome *welcome, int descriptor, lksi_control **control) {
     void *base = NULL;
     if (welcome->status != LKS_OK) return lksi_error((lks_status)welcome->status, "%s", welcome->text);
-    if (descriptor < 0) { /* the kernel had no number for it */
+    if (descriptor < 0) { /* this process has no descriptor left */
         errno = EMFILE;
         return lksi_error_errno("%s: no segment for rank %d", group->progress.name,
                                 lksi_world_rank(group, group->rank));
@@ -258,7 +261,7 @@ static lks_status enter(shm *s, lks_group *group, const lksi_welcome *welcome, i
     s->control_nbytes = (size_t)welcome->control_nbytes;
     LKS_TRY(map(descriptor, s->control_nbytes, &base));
     *control = base;
-    group->id = (*control)->group_id; /* a rank whose lks_init failed before has counted on alone */
+    group->id = (*control)->group_id; /* the own count differs if an earlier lks_init failed on this rank only */
     return LKS_OK;
 }
 
@@ -273,7 +276,7 @@ static lks_status explain_silence(const lks_group *group, lks_status status) {
     return lksi_error(status, "rank %d was lost; %s: %s", leader, call, lks_error_text());
 }
 
-/* The leader's verdict comes at its deadline, which may be a little after ours. */
+/* The leader reports a timeout at its own deadline, which may be slightly later than ours. */
 static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
                          lksi_control **control) {
     static const int64_t grace_ns = INT64_C(2) * 1000 * 1000 * 1000;
@@ -294,7 +297,8 @@ static bool is_parent_aborted(void *parent) { return lksi_control_is_aborted(((c
 static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
     int64_t deadline_ns = lksi_deadline_ns(group, LKSI_CONTEXT_COLLECTIVE);
     lksi_meeting part = {.call = group->progress.name,
-                         .id = lksi_mix(group->id, (uint64_t)group->rank_of[0]), /* several hosts may be one */
+                         /* unique per host of the group: several of these may be one machine (LOCKSTEP_HOST_ID) */
+                         .id = lksi_mix(group->id, (uint64_t)group->rank_of[0]),
                          .rank = group->seat,
                          .size = group->n_seats,
                          .names = group->rank_of,
@@ -305,7 +309,8 @@ static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
                             : follow(s, group, meeting, deadline_ns, control);
 }
 
-/* Of what is under way a core dump tells nothing, and whoever dies does so the sooner. */
+/* Excludes the staging areas and rings from core dumps. They say nothing useful, and a dump without them takes less
+ * time. */
 static void leave_out_of_dumps(lksi_control *control, size_t control_nbytes) {
     unsigned char *begin = lksi_control_staging(control, 0, 0);
     (void)madvise(begin, control_nbytes - (size_t)(begin - (unsigned char *)control), MADV_DONTDUMP);

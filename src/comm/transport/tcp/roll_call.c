@@ -1,9 +1,9 @@
-/* A roll call over the control connections: who answers, and what is everyone doing?
+/* The roll call: a rank asks all ranks over the control connections what they are doing.
  *
  *     rank 2 ── question ──> rank 0 ── question ──> rank 1, rank 3
  *     rank 2 <── answers ─── rank 0 <── answers ─── rank 1, rank 3
  *
- * The watches answer, so that a rank that computes does answer, and one that is stopped or cut off does not.
+ * The watch thread of a rank answers. So a computing rank answers, and a stopped or disconnected one does not.
  */
 #include "comm/transport/tcp/tcp.h"
 
@@ -29,7 +29,7 @@ static void take_answer(lks_group *group, const lksi_star_record *record) {
     pthread_mutex_unlock(&star->mutex);
 }
 
-/* Rank 0 passes on what is not for itself. */
+/* Handles a question or an answer. Rank 0 forwards what is for other ranks. */
 void lksi_roll_call_hear(lks_group *group, const lksi_star_record *record) {
     if (record->kind == LKSI_STAR_QUESTION) {
         lksi_star_record answer = answer_of(group, record->origin);

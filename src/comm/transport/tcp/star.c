@@ -1,12 +1,12 @@
 /* The control connections of a group that spans hosts: a star around its first rank.
  *
  *     rank 1 ──┐
- *     rank 2 ──┼── rank 0      a connection that ends without a goodbye is a lost rank;
- *     rank 3 ──┘               whoever gives up says why; rank 0 passes both on to all others
+ *     rank 2 ──┼── rank 0      a connection that ends without a goodbye means a lost rank;
+ *     rank 3 ──┘               a rank that gives up sends the reason; rank 0 forwards both to all others
  *
- * When rank 0 itself has left, ranks visit whom they wait for (visit.c). The world's watch reads them, so that a rank
- * learns of it whatever it is doing; the reason goes into the abort record of the host's control segment, which every
- * wait looks at.
+ * When rank 0 itself has left, ranks visit the ranks that they wait for (visit.c). The world's watch thread reads the
+ * connections, so a rank learns of an abort whatever it is doing. The reason goes into the abort record of the host's
+ * control segment, which every wait checks.
  */
 #include "comm/bootstrap/dial.h"
 #include "comm/transport/tcp/tcp.h"
@@ -19,11 +19,11 @@
 
 enum { FAREWELL_MS = 500 };
 
-/* --- what the watch hears --- */
+/* --- called by the watch thread --- */
 
 void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record) {
     if (to->descriptor < 0 || atomic_load(&to->has_left)) return;
-    (void)lksi_star_send(to->descriptor, record); /* one that cannot be told finds out by itself */
+    (void)lksi_star_send(to->descriptor, record); /* on failure that rank detects the lost connection itself */
 }
 
 void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int except) {
@@ -53,7 +53,7 @@ static lksi_reason reason_of(const lksi_star_record *record) {
 static void lose(lksi_line *lost) {
     lks_group *group = lost->group;
     lksi_reason reason = {.status = LKS_ERR_PEER, .lost = lksi_world_rank(group, lost->rank) + 1};
-    /* Both ends are named: where the network was cut, the one that tells may be the one that is cut off. */
+    /* The text names both ends: if the network was cut, the reporting rank may be the one that is cut off. */
     snprintf(reason.text, sizeof reason.text, "%s was lost: its connection to %s ended",
              lksi_rank_describe(group, lost->rank).text, lksi_rank_describe(group, group->rank).text);
     lksi_control_abort_for(group->control, &reason);
@@ -68,7 +68,7 @@ static void hear_goodbye(lksi_line *from, const lksi_star_record *record) {
     if (!atomic_load(&line->has_left)) line->farewell = reason_of(record);
     atomic_store(&line->has_left, true);
     if (group->rank == 0) lksi_star_tell(group, record, from->rank);
-    if (record->origin == from->rank) (void)shutdown(from->descriptor, SHUT_RDWR); /* it waits for this */
+    if (record->origin == from->rank) (void)shutdown(from->descriptor, SHUT_RDWR); /* await_end waits for this */
 }
 
 static void hear(lksi_line *from, const lksi_star_record *record) {
@@ -117,7 +117,7 @@ bool lksi_star_notice(void *opaque, int descriptor) {
 
 /* --- making it --- */
 
-/* A group that is made out of another gives up with it. */
+/* The error if a group's parent has died while the group was made. */
 static lks_status refuse_parent(const lks_group *group) {
     return lksi_control_abort_error(group->parent->control, "making a group out of it");
 }
@@ -200,15 +200,15 @@ bool lksi_tcp_star_has_left(const lks_group *group, int rank) {
     return star != NULL && atomic_load(&star->lines[rank].has_left);
 }
 
-/* --- telling and leaving --- */
+/* --- announcing and leaving --- */
 
 void lksi_tcp_announce(lks_group *group, const lksi_reason *reason) {
     lksi_star_record record = record_of(group, LKSI_STAR_ABORT, reason);
     lksi_star_tell(group, &record, -1);
 }
 
-/* Whoever closes a connection while something is on its way to it may so destroy what it has sent: rank 0, or a
- * visitor, ends it when it has heard the goodbye. */
+/* Waits until the peer ends the connection. Closing a connection with unread incoming data resets it, which may destroy
+ * the goodbye that was sent. So rank 0 or the visitor ends the connection after it has read the goodbye. */
 static void await_end(int descriptor, int64_t deadline_ns) {
     for (int64_t left_ns; (left_ns = deadline_ns - lksi_now_ns()) > 0;) {
         char unread[1024];
@@ -219,7 +219,7 @@ static void await_end(int descriptor, int64_t deadline_ns) {
     }
 }
 
-/* So that rank 0's own goodbyes are not destroyed either. */
+/* Reads what has arrived, so that closing does not reset the connection and destroy rank 0's own goodbye. */
 static void drain(int descriptor) {
     char unread[1024];
     while (recv(descriptor, unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
@@ -230,7 +230,8 @@ static void close_line(atomic_int *descriptor) {
     *descriptor = -1;
 }
 
-/* Rank 0 may know of a loss from its own host alone, and nobody will tell the others once it has left. */
+/* Rank 0 may know of an abort from the control segment of its host only. It must forward it before it leaves, because
+ * no other rank will. */
 static void pass_on_abort(lks_group *group) {
     const lksi_reason *reason = lksi_abort_read(&group->control->abort);
     if (group->rank == 0 && reason != NULL) lksi_tcp_announce(group, reason);
@@ -240,7 +241,7 @@ void lksi_tcp_star_close(lks_group *group) {
     lksi_tcp *tcp = group->remote_state;
     lksi_star *star = tcp->star;
     if (star == NULL) return;
-    /* Nobody watches any more when rank 0 ends the connection in answer: that is not its loss. */
+    /* Stop watching first: rank 0 ends the connection in answer to the goodbye, and that is not a loss. */
     for (int rank = 0; rank < group->size; rank++) {
         const lksi_line *line = &star->lines[rank];
         if (line->descriptor >= 0) lksi_watch_remove(group->world->watch, line->descriptor);
@@ -250,7 +251,8 @@ void lksi_tcp_star_close(lks_group *group) {
     lksi_star_record goodbye = record_of(group, LKSI_STAR_GOODBYE, &group->own_seat->farewell);
     lksi_star_tell(group, &goodbye, -1);
     int64_t deadline_ns = lksi_now_ns() + INT64_C(1000000) * FAREWELL_MS;
-    /* Our visits first: who is visited waits for that, and may be visiting us. */
+    /* Close our own visits first. A visited rank waits for that, and it may be visiting this rank: otherwise both would
+     * wait. */
     for (int rank = 1; rank < group->size && group->rank != 0; rank++) close_line(&star->lines[rank].descriptor);
     for (int rank = 0; rank < group->size; rank++) {
         lksi_line *line = &star->lines[rank];

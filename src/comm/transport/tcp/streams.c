@@ -1,13 +1,13 @@
-/* Byte streams between two ranks: a connection per group, context, pair and direction, made by the sender when it first
- * has something to send.
+/* Byte streams between two ranks over TCP: one connection per group, context, pair and direction. The sender connects
+ * when it first has data to send.
  *
- *     rank 0 ══ collective ══> rank 1        data flows one way only, so that nobody has to agree on who connects, and
+ *     rank 0 ══ collective ══> rank 1        data flows one way only, so ranks need not agree on who connects, and
  *     rank 0 <══ collective ══ rank 1        a group's two contexts, used by two threads, share nothing
  *     rank 0 ══ user ════════> rank 1
  *
- * Nothing here waits but the first write, which connects; the door of the other rank is served by its watch, so that
- * it is opened whatever that rank itself is doing. Payloads are written from and read into the caller's memory; a read
- * takes up to 16 KiB beyond what was asked for, so that a short message costs one system call and not two.
+ * Only the first write waits: it connects. The watch thread of the other rank accepts, whatever that rank itself is
+ * doing. Payloads are written from and read into the caller's memory. A read takes up to 16 KiB beyond what was asked
+ * for, so that a short message costs one system call instead of two.
  */
 #define _GNU_SOURCE /* epoll_pwait2 */
 #include "comm/bootstrap/dial.h"
@@ -25,11 +25,12 @@ static lksi_tcp *tcp_of(const lks_group *group) { return group->remote_state; }
 
 /* --- ends --- */
 
-/* The reason comes over the control connections, from whoever found it out; the end of a stream may be quicker. Once
- * rank 0 has left nobody passes reasons on, but it may have left one. */
+/* Waits until the reason for the end of a stream is known. It comes over the control connections, from the rank that
+ * detected it, and may arrive after the end of the stream. False: no reason came. Once rank 0 has left, no rank
+ * forwards reasons, but rank 0 may have left one. */
 static bool hears_of_end(lks_group *group, int rank) {
     enum { PATIENCE_MS = 500 };
-    lksi_tcp_attend(group, rank); /* not to wait for what nobody would say */
+    lksi_tcp_attend(group, rank); /* if rank 0 has left, a visit is needed to learn the reason */
     for (int i = 0; i < PATIENCE_MS; i++) {
         if (lksi_control_is_aborted(group->control) || lksi_tcp_is_gone(group, rank)) return true;
         lksi_sleep_ns(1000000);
@@ -42,7 +43,7 @@ static lks_status ended(lks_group *group, lksi_context context, int rank) {
     return lksi_tcp_refuse_gone(group, context, rank);
 }
 
-/* What the caller gave is not memory of this process, or not to be written to: no other rank is at fault. */
+/* EFAULT: the caller's buffer is not memory of this process, or is read-only. No other rank is at fault. */
 static lks_status refuse_buffer(lks_group *group, lksi_context context, const char *what) {
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
@@ -61,7 +62,7 @@ static lks_status watch_stream(const lks_group *group, lksi_context context, int
     return lksi_error_errno("cannot watch the connection of rank %d", lksi_world_rank(group, rank));
 }
 
-/* Refused by one who is gone, or kept from one who is there: by a firewall, say, or for want of a route. */
+/* The connection failed. Either the rank is gone, or it is there but cannot be reached (a firewall, no route). */
 static lks_status unreachable(lks_group *group, lksi_context context, int to, lks_status status) {
     char doing[160], why[256];
     snprintf(why, sizeof why, "%s", lks_error_text());
@@ -93,7 +94,8 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
     ssize_t n = sendmsg(*descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     *n_written = n > 0 ? (size_t)n : 0;
     bool is_full = n < 0 && is_again(errno);
-    if (is_full && lksi_tcp_is_gone(group, to)) return ended(group, context, to); /* a child of it may keep it open */
+    /* A forked child may keep the connection of a rank open that is gone. */
+    if (is_full && lksi_tcp_is_gone(group, to)) return ended(group, context, to);
     if (n >= 0 || is_full) return LKS_OK;
     return errno == EFAULT ? refuse_buffer(group, context, "read") : ended(group, context, to);
 }
@@ -107,8 +109,8 @@ static size_t take_ahead(lksi_tcp_in *in, void *data, size_t nbytes) {
     return n;
 }
 
-/* Without a stream only its goodbye, or that it was not at home, tells that nothing will come. Our watch hears that
- * after it has opened the door to all streams that the rank had made before. */
+/* Without a stream, only a goodbye or a failed visit shows that nothing will come. Our watch thread learns of that
+ * after it has accepted all streams that the rank had opened before. So is_gone is read first, then `descriptor`. */
 static lks_status read_nothing(lks_group *group, lksi_context context, int from) {
     const lksi_tcp_in *in = &tcp_of(group)->in[context][from];
     bool is_gone = lksi_tcp_is_gone(group, from);
@@ -135,7 +137,8 @@ static lks_status read_some(lks_group *group, lksi_context context, int from, vo
     return LKS_OK;
 }
 
-/* That others than those who are awaited cannot come in is no error. */
+/* Fails if an awaited rank has no stream yet and this process cannot accept one. It is called for awaited ranks only: a
+ * failure to accept others is no error. */
 static lks_status attend(lks_group *group, lksi_context context, int rank) {
     lksi_tcp_attend(group, rank);
     if (atomic_load(&tcp_of(group)->in[context][rank].descriptor) >= 0) return LKS_OK;
@@ -143,15 +146,15 @@ static lks_status attend(lks_group *group, lksi_context context, int rank) {
     return status == LKS_OK ? LKS_OK : unreachable(group, context, rank, status);
 }
 
-/* Edge-triggered: a stream that has more than anyone wants now does not keep waking us. Whoever sleeps has tried its
- * streams before and found nothing, so that what comes later is an edge. */
+/* The epoll is edge-triggered, so that unwanted data on a stream does not wake the thread again and again. The caller
+ * has tried its streams before and found nothing, so later data is a new edge. */
 static void sleep_on_streams(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
                              int64_t limit_ns) {
     (void)interests, (void)n_interests;
     struct epoll_event events[16];
     struct timespec limit = {.tv_sec = (time_t)(limit_ns / 1000000000), .tv_nsec = (long)(limit_ns % 1000000000)};
     int n = epoll_pwait2(tcp_of(group)->epoll[context], events, 16, &limit, NULL);
-    if (n < 0 && errno != EINTR) /* Linux before 5.11, or a container that does not know of it */
+    if (n < 0 && errno != EINTR) /* Linux before 5.11, or a container that forbids epoll_pwait2 */
         epoll_wait(tcp_of(group)->epoll[context], events, 16, (int)((limit_ns + 999999) / 1000000));
 }
 
@@ -161,7 +164,7 @@ static void close_one(int descriptor) {
     if (descriptor >= 0) close(descriptor);
 }
 
-/* A child that this rank has forked may hold a copy for long: the other side is to see the end all the same. */
+/* A forked child may hold a copy of the descriptor. The shutdown ends the stream nevertheless. */
 static void end_stream(int descriptor) {
     if (descriptor >= 0) (void)shutdown(descriptor, SHUT_WR);
     close_one(descriptor);
@@ -209,7 +212,8 @@ static lks_status create_streams(const lks_group *group, lksi_tcp *tcp) {
     return LKS_OK;
 }
 
-/* A second stream for the same purpose is no rank's of ours: the first stays. */
+/* A second stream for the same purpose cannot come from a rank of this group. It is dropped, and the first one stays.
+ */
 void lksi_tcp_take(lks_group *group, const lksi_door_hello *hello, int descriptor) {
     lksi_tcp *tcp = group->remote_state;
     bool is_known = hello->from >= 0 && hello->from < group->size && hello->from != group->rank;

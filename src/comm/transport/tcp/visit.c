@@ -1,10 +1,11 @@
-/* Once the first rank has left, nobody passes on who leaves or is lost. So whoever waits for a rank then visits it:
+/* Visits. Once the first rank has left, no rank forwards who leaves or is lost. So a rank visits the ranks it waits
+ * for:
  *
  *     rank 2 waits for rank 1     ── visit ──────> rank 1's door
  *                                 <── welcome ──── its watch
  *                                 <── goodbye ──── when it leaves; an end without one is a lost rank
  *
- * The visitor hears, the visited tells. Where nobody is at home the rank has left before or was lost: no one knows.
+ * Only the visited rank sends. If no process answers, the rank has left before or was lost: it is unknown which.
  */
 #define _GNU_SOURCE /* dup3 */
 #include "comm/bootstrap/dial.h"
@@ -13,11 +14,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* A rank's door is served whatever it does; one that was stopped is found by our deadline, or visited again. */
+/* Limit of one visit. The watch thread of a rank answers whatever the rank does. A stopped rank is visited again, or
+ * our deadline passes. */
 #define VISIT_LIMIT_NS (INT64_C(500) * 1000 * 1000)
-/* Between two visits, which keep us from all else. */
+/* Pause between two visits, because a visit blocks the thread. */
 #define VISIT_PAUSE_NS (INT64_C(500) * 1000 * 1000)
-/* What it has sent before it left may still be at our own door. */
+/* After a failed visit: streams that the rank opened before it left may still wait to be accepted here. */
 #define PATIENCE_NS (INT64_C(50) * 1000 * 1000)
 
 static void visit(lks_group *group, int rank) {
@@ -44,15 +46,16 @@ void lksi_tcp_attend(lks_group *group, int rank) {
     visit(group, rank);
 }
 
-/* Who comes once more has given up the visit before. The new connection gets its number, by which another thread may
- * be telling the visitor something just now. */
+/* A rank that visits again has given up its previous visit. The new connection takes over the descriptor number of the
+ * old one atomically (dup3), because another thread may be sending on that number. */
 static bool replace_visitor(int visitor, int descriptor) {
     bool is_replaced = dup3(descriptor, visitor, O_CLOEXEC) >= 0;
     close(descriptor);
     return is_replaced;
 }
 
-/* Only our children's copies of it are in the way of its end: nothing comes from a visitor. */
+/* Accepts a visitor. Nothing is read from a visitor. The descriptor is registered with the watch only so that forked
+ * children close their copies, which would otherwise keep the connection open. */
 static bool let_in(lks_group *group, lksi_line *line, int descriptor) {
     if (line->visitor >= 0) return replace_visitor(line->visitor, descriptor);
     if (lksi_watch_add_in_notice(group->world->watch, descriptor, LKSI_WATCH_NOTHING, NULL, NULL) != LKS_OK) {

@@ -1,5 +1,5 @@
-/* Ranks that are threads of one process: all memory is common, so a segment is one allocation that everybody points to.
- */
+/* Transport "thread": ranks are threads of one process. All memory is common, so a segment is one allocation to which
+ * all ranks point. */
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
 #include "comm/world.h"
@@ -10,7 +10,7 @@ static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
 
 static lks_status memory_attach(lks_group *group, size_t nbytes, void *base_on_0, void **base) {
     if (!lksi_thread_block_hold(group->backing, base_on_0))
-        return lksi_error(LKS_ERR_PEER, "rank %d has let go of %zu shared bytes", lksi_world_rank(group, 0), nbytes);
+        return lksi_error(LKS_ERR_PEER, "rank %d has released its %zu shared bytes", lksi_world_rank(group, 0), nbytes);
     *base = base_on_0;
     return LKS_OK;
 }
