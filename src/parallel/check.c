@@ -1,12 +1,12 @@
-/* Are all replicas equal? */
+/* Checks that all replicas are equal: ranks compare hashes, one parameter after the other. */
 #include "parallel/parallel_internal.h"
 
 #include <inttypes.h>
 
-/* What a rank says of one tensor. */
+/* A rank's message about one tensor. */
 typedef struct digest {
     uint64_t shape, values;
-    int64_t status; /* of making it */
+    int64_t status; /* of reading and hashing the values */
 } digest;
 
 static lks_status hash_values(const lks_store *store, int index, digest *mine) {
@@ -20,7 +20,7 @@ static lks_status hash_values(const lks_store *store, int index, digest *mine) {
     return status;
 }
 
-/* A rank that cannot say anything says so: all give up, and the group lives on. */
+/* A rank that cannot read its values sends its error. All ranks then return it, and the group remains usable. */
 static lks_status exchange(lks_group *group, uint64_t turn, const digest *mine, digest *all) {
     LKS_TRY(lksi_exchange(group, "check_replicas", turn, mine, sizeof *mine, all));
     if (mine->status != LKS_OK) return (lks_status)mine->status;
@@ -37,7 +37,7 @@ static int count_alike(const digest *all, int size, int rank) {
     return n;
 }
 
-/* The one whose values most ranks have; of several, the lowest. */
+/* The lowest rank with the most common values. */
 static int usual_rank(const digest *all, int size) {
     int usual = 0;
     for (int rank = 1; rank < size; rank++)
@@ -62,7 +62,7 @@ static lks_status compare(const lks_store *store, int index, const digest *all, 
                       name, odd, all[odd].values, usual, all[usual].values, count_alike(all, size, usual), size);
 }
 
-/* Else a rank with fewer tensors would be done while the others go on. */
+/* Without this check a rank with fewer tensors would finish while the others wait for it. */
 static lks_status check_count(lks_group *group, const lks_store *store, digest *all) {
     const digest mine = {.shape = (uint64_t)lks_store_n_tensors(store), .status = lksi_store_settle(store, -1)};
     LKS_TRY(exchange(group, 0, &mine, all));
