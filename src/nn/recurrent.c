@@ -1,11 +1,11 @@
-/* Recurrent layers, one upon the other. */
+/* Stacked recurrent layers. */
 #include "nn/nn_internal.h"
 
 #include <math.h>
 
-static const int64_t MAX_HIDDEN = INT64_MAX / 4; /* the rows of four gates can be counted */
+static const int64_t MAX_HIDDEN = INT64_MAX / 4; /* so that the number of rows of four gates does not overflow */
 
-/* The parameters of layer `layer`. */
+/* The parameters of one layer. */
 typedef struct layer_weights {
     lks_node *w_ih, *w_hh, *b_ih, *b_hh;
 } layer_weights;

@@ -1,4 +1,4 @@
-/* Optimizers: host doubles in, an update rule out. */
+/* Optimizers: options, their checks, and the update rule of a step. All values are doubles on the host. */
 #include "optim/optim.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Learning-rate schedules: factors in closed form, so that a step's does not depend on the steps before it. */
+/* Learning-rate schedules: factors in closed form, so that a step's factor does not depend on earlier steps. */
 #include "optim/optim.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ lks_schedule lks_schedule_warm_up(lks_schedule schedule, double first, int64_t n
 /* Half a cosine from `first` at 0 to `last` at 1. */
 static double swing(double first, double last, double part) { return last + (first - last) / 2 * (1 + cos(PI * part)); }
 
-/* Both ends are steps: the last of n_steps has the last factor. The peak may lie between two steps. */
+/* The last of the n_steps steps has the last factor. The peak may lie between two steps. */
 static double one_cycle(const lks_schedule *schedule, double step) {
     double end = (double)schedule->n_steps - 1, peak = schedule->rising * (double)schedule->n_steps - 1;
     if (step >= end) return schedule->last;
