@@ -335,7 +335,8 @@ static lks_status check_run(const convolution *c, cudnnStatus_t status) {
     lks_status checked = lksi_cuda_check_dnn(status, op);
     if (checked != LKS_ERR_SYSTEM || c->cuda->times_convolutions) return checked;
     return lksi_error(checked,
-                      "cuDNN: %s: %s, by the algorithm that it named; LOCKSTEP_CUDNN_BENCHMARK=1 has it try them first",
+                      "cuDNN: %s: %s, with the algorithm that cuDNN chose; LOCKSTEP_CUDNN_BENCHMARK=1 makes cuDNN try "
+                      "the algorithms first",
                       op, cudnnGetErrorString(status));
 }
 

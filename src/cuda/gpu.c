@@ -20,7 +20,7 @@ static lks_status refuse_driver(cudaError_t error) {
                           "the NVIDIA driver has no GPU for this process: see nvidia-smi and CUDA_VISIBLE_DEVICES, or "
                           "use --device cpu");
     return lksi_error(LKS_ERR_UNSUPPORTED, "the NVIDIA driver does not start%s: %s (%s)",
-                      error == cudaErrorInitializationError ? " (nor does it in a process forked from one that uses it)"
+                      error == cudaErrorInitializationError ? " (it cannot in a process forked from one that uses it)"
                                                             : "",
                       cudaGetErrorString(error), cudaGetErrorName(error));
 }
@@ -49,8 +49,7 @@ lks_status lksi_cuda_check(cudaError_t error, const char *what) {
     if (error == cudaErrorMemoryAllocation) return out_of_memory(what);
     if (error == cudaErrorNoKernelImageForDevice)
         return lksi_error(LKS_ERR_UNSUPPORTED,
-                          "the GPU is older than those that this was built for (LOCKSTEP_CUDA_ARCHITECTURES): %s",
-                          what);
+                          "the GPU is older than this build supports (LOCKSTEP_CUDA_ARCHITECTURES): %s", what);
     return lksi_error(LKS_ERR_SYSTEM, "the GPU: %s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 

@@ -121,9 +121,8 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
     if (optimizer->n_told > 0 || (lksi_factored_left(optimizer) != 0 && !is_used))
         return lksi_group_fail(optimizer->group,
                                lksi_error(LKS_ERR_STATE,
-                                          "gradients cannot be put aside on rank %d: the pass left them "
-                                          "to the step; lks_distributed_optimizer_no_sync comes before the "
-                                          "backward pass of a piece",
+                                          "gradients cannot be accumulated on rank %d: the pass left them to the step; "
+                                          "call lks_distributed_optimizer_no_sync before the backward pass of a piece",
                                           lks_group_rank(optimizer->group)));
     lks_status good = lksi_sums_check(optimizer, mine);
     if (good == LKS_OK) good = lksi_pass_check(optimizer, mine);

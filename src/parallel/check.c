@@ -26,8 +26,8 @@ static lks_status exchange(lks_group *group, uint64_t turn, const digest *mine, 
     if (mine->status != LKS_OK) return (lks_status)mine->status;
     for (int rank = 0; rank < lks_group_size(group); rank++)
         if (all[rank].status != LKS_OK)
-            return lksi_error((lks_status)all[rank].status, "replicas are not compared: rank %d could not read its own",
-                              rank);
+            return lksi_error((lks_status)all[rank].status,
+                              "replicas were not compared: rank %d could not read its parameters", rank);
     return LKS_OK;
 }
 
@@ -57,8 +57,8 @@ static lks_status compare(const lks_store *store, int index, const digest *all, 
     int usual = usual_rank(all, size), odd = 0;
     while (all[odd].values == all[usual].values) odd++;
     return lksi_error(LKS_ERR_MISMATCH,
-                      "replicas differ: parameter '%s' of rank %d (hash %016" PRIx64 ") is not rank %d's (%016" PRIx64
-                      "), which %d of %d ranks have",
+                      "replicas differ: parameter '%s' of rank %d (hash %016" PRIx64
+                      ") differs from rank %d's (%016" PRIx64 "), which %d of %d ranks have",
                       name, odd, all[odd].values, usual, all[usual].values, count_alike(all, size, usual), size);
 }
 

@@ -38,16 +38,16 @@ static lks_status add_hash(uint64_t *sum, const lks_option *option) {
 
 static lks_status check(const comparison *c, const lks_option *options, int n_options) {
     int rank = lks_group_rank(c->group);
-    if (n_options < 0) return lksi_error(LKS_ERR_ARGUMENT, "%d options to compare on rank %d", n_options, rank);
+    if (n_options < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "compare_options: n_options is %d on rank %d", n_options, rank);
     if (n_options > 0 && options == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "compare_options: `options` is NULL with a count of %d", n_options);
     for (int i = 0; i < n_options; i++) {
         if (options[i].name == NULL)
-            return lksi_error(LKS_ERR_ARGUMENT, "option %d to compare on rank %d has no name", i, rank);
+            return lksi_error(LKS_ERR_ARGUMENT, "compare_options: option %d on rank %d has no name", i, rank);
         for (int j = 0; j < i; j++)
             if (strcmp(options[i].name, options[j].name) == 0)
-                return lksi_error(LKS_ERR_ARGUMENT, "option '%s' to compare is there twice on rank %d", options[i].name,
-                                  rank);
+                return lksi_error(LKS_ERR_ARGUMENT, "option '%s' occurs twice on rank %d", options[i].name, rank);
     }
     return LKS_OK;
 }

@@ -147,5 +147,5 @@ void lksi_compare_table(const lksi_kind *kinds, int n_kinds, const char *left, c
     for (; i < t.n_rows && strlen(text) + line_nbytes + LAST_LINES_NBYTES < text_nbytes; i++)
         print_line(&t, &t.rows[i], text, text_nbytes);
     if (i < t.n_differing) lksi_append(text, text_nbytes, "\n  and %d more", t.n_differing - i);
-    if (left[0] != '\0') lksi_append(text, text_nbytes, "\n  and yet others on %s", left);
+    if (left[0] != '\0') lksi_append(text, text_nbytes, "\n  and others on %s", left);
 }

@@ -7,16 +7,16 @@ static bool is_built_in(lks_compression_kind kind) { return kind != LKS_COMPRESS
 
 lks_status lksi_compression_check(const lks_compression *compression, lks_type type) {
     if ((unsigned)compression->kind > LKS_COMPRESS_USER)
-        return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of compression", (int)compression->kind);
+        return lksi_error(LKS_ERR_ARGUMENT, "%d is not a kind of compression", (int)compression->kind);
     if (compression->rank < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "compression by matrices of rank %d; 1 is the least", compression->rank);
+        return lksi_error(LKS_ERR_ARGUMENT, "compression rank %d is less than 0", compression->rank);
     if (compression->rank > 0 && compression->kind != LKS_COMPRESS_POWERSGD)
-        return lksi_error(LKS_ERR_ARGUMENT, "compression was given the rank %d, which is PowerSGD's alone",
+        return lksi_error(LKS_ERR_ARGUMENT, "compression was given rank %d, but only PowerSGD takes a rank",
                           compression->rank);
     if (compression->kind == LKS_COMPRESS_USER && compression->hook == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "LKS_COMPRESS_USER was given no hook");
+        return lksi_error(LKS_ERR_ARGUMENT, "LKS_COMPRESS_USER needs a hook");
     if (compression->kind != LKS_COMPRESS_USER && compression->hook != NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "compression was given a hook, which is LKS_COMPRESS_USER's alone");
+        return lksi_error(LKS_ERR_ARGUMENT, "compression was given a hook, but only LKS_COMPRESS_USER takes one");
     if (is_built_in(compression->kind) && type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "only f32 gradients are compressed; these are %s", lks_type_name(type));
     return LKS_OK;

@@ -118,11 +118,9 @@ lks_status lksi_flat_create(lks_distributed_optimizer *optimizer) {
     const lks_device *device = lksi_store_device(optimizer->store);
     if (!lksi_device_has_memory(device)) return LKS_OK;
     if (optimizer->strategy == LKS_STRATEGY_SHARDED && optimizer->rule.clip_norm > 0)
-        return lksi_group_fail(
-            optimizer->group,
-            lksi_error(LKS_ERR_UNSUPPORTED,
-                       "strategy 'sharded' does not clip gradients in a GPU's memory: no rank has the "
-                       "whole sum; take 'bucketed'"));
+        return lksi_group_fail(optimizer->group,
+                               lksi_error(LKS_ERR_UNSUPPORTED, "strategy 'sharded' does not clip gradients in a GPU's "
+                                                               "memory: no rank has the whole sum; use 'bucketed'"));
     char obstacle[160];
     lksi_flat *flat = optimizer->flat = lksi_alloc(sizeof *flat);
     lks_status status = flat != NULL ? LKS_OK : LKS_ERR_MEMORY;

@@ -42,8 +42,8 @@ static lks_status check_group(const lks_distributed_optimizer *optimizer) {
     const lks_group *home = lksi_store_group(optimizer->store);
     if (home == NULL || home == optimizer->group) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT,
-                      "the store was made in a group of %d ranks, and the optimizer was given another group, of %d: "
-                      "rank %d of it",
+                      "the store was created in a group of %d ranks, but the optimizer was given another group of %d "
+                      "ranks (this is rank %d of it)",
                       lks_group_size(home), lks_group_size(optimizer->group), lks_group_rank(optimizer->group));
 }
 
@@ -267,7 +267,7 @@ static lks_step_sums add_up_tree(const lksi_step_message *messages, int count) {
 lks_status lksi_refuse_no_samples(void) {
     return lksi_error(
         LKS_ERR_ARGUMENT,
-        "no rank has a sample in this step: n_samples, in a trainer's batches n_labels, is 0 on every rank");
+        "no rank has a sample in this step: n_samples (n_labels of a trainer's batch) is 0 on every rank");
 }
 
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
@@ -275,13 +275,12 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
     *all = add_up_tree(optimizer->messages, lks_group_size(optimizer->group));
     all->grad_norm = 0; /* output only */
     if (!(all->n_samples > 0)) return lksi_refuse_no_samples();
-    if (isinf(all->n_samples)) return lksi_error(LKS_ERR_ARGUMENT, "the ranks' numbers of samples overflow");
+    if (isinf(all->n_samples)) return lksi_error(LKS_ERR_ARGUMENT, "the sum of the ranks' n_samples overflows");
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
         if (optimizer->messages[rank].n_expected >= 0 && optimizer->messages[rank].n_expected != all->n_samples)
             return lksi_error(LKS_ERR_MISMATCH,
                               "step %lld: the ranks brought %.15g labels together, rank %d expects %.15g: their "
-                              "loaders differ, or what a batch says of all ranks (global_n_labels) is not so; nothing "
-                              "was updated",
+                              "loaders differ, or a batch's global_n_labels is wrong; nothing was updated",
                               (long long)optimizer->step + 1, all->n_samples, rank,
                               optimizer->messages[rank].n_expected);
     optimizer->mean_scale = 1.0 / all->n_samples;
@@ -325,14 +324,13 @@ static lks_status clear_gradients(const lks_distributed_optimizer *optimizer) {
 
 lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     if (isnan(mine->stop))
-        return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings a stop that is no number",
-                          lks_group_rank(optimizer->group));
+        return lksi_error(LKS_ERR_ARGUMENT, "rank %d passed NaN as stop", lks_group_rank(optimizer->group));
     if (!isfinite(mine->n_samples) || mine->n_samples < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings gradients of %g samples", lks_group_rank(optimizer->group),
-                          mine->n_samples);
+        return lksi_error(LKS_ERR_ARGUMENT, "rank %d passed n_samples %g, which is not a finite number of at least 0",
+                          lks_group_rank(optimizer->group), mine->n_samples);
     if (isfinite(mine->buffer_weight) && mine->buffer_weight >= 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings statistics of weight %g", lks_group_rank(optimizer->group),
-                      mine->buffer_weight);
+    return lksi_error(LKS_ERR_ARGUMENT, "rank %d passed buffer_weight %g, which is not a finite number of at least 0",
+                      lks_group_rank(optimizer->group), mine->buffer_weight);
 }
 
 /* A rank without samples does not read its gradients, but overwrites them with zeros. So it, too, must not touch those
@@ -347,10 +345,10 @@ lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer, const lks
                           rank);
     if (!lksi_sums_have_samples(mine)) return LKS_OK;
     if (pass == LKSI_PASS_BEGUN)
-        return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are half of a backward pass that failed", rank);
+        return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are incomplete: the backward pass failed", rank);
     if (pass == LKSI_PASS_USED)
-        return lksi_error(LKS_ERR_STATE, "rank %d brings samples without a backward pass since the last step or piece",
-                          rank);
+        return lksi_error(LKS_ERR_STATE,
+                          "rank %d passed samples, but ran no backward pass since the last step or piece", rank);
     return LKS_OK;
 }
 
@@ -361,7 +359,7 @@ static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_ste
     lksi_factored_begin_pass(optimizer);                           /* no factors are left */
     if (optimizer->n_told == 0) return clear_gradients(optimizer); /* the last step's gradients must not count again */
     return lksi_error(LKS_ERR_STATE,
-                      "a step without samples on rank %d, whose backward pass has sent gradients already",
+                      "rank %d passed no samples to the step, but its backward pass has already sent gradients",
                       lks_group_rank(optimizer->group));
 }
 

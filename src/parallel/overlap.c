@@ -28,8 +28,8 @@ lks_status lksi_overlap_begin_pass(lks_distributed_optimizer *optimizer) {
     return lksi_group_fail(
         optimizer->group,
         lksi_error(LKS_ERR_STATE,
-                   "a second backward pass on rank %d before the step that takes in the first, whose gradients are "
-                   "being sent; lks_distributed_optimizer_no_sync comes before the backward pass of a piece",
+                   "a second backward pass on rank %d before the step of the first, whose gradients are being sent; "
+                   "call lks_distributed_optimizer_no_sync before the backward pass of a piece",
                    lks_group_rank(optimizer->group)));
 }
 

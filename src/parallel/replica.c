@@ -97,7 +97,7 @@ static lks_status check_readable(void *context) {
     return rank < 0 ? LKS_OK
                     : lksi_error(LKS_ERR_TORN,
                                  "the parameters are torn: rank %d did not finish its update before the group died; "
-                                 "the last checkpoint counts",
+                                 "restore the last checkpoint",
                                  rank);
 }
 
@@ -136,12 +136,12 @@ static lks_status choose_strategy(const lks_group *group, const lks_distributed_
     lks_strategy wanted = options->strategy;
     bool is_compressed = options->compression.kind != LKS_COMPRESS_NONE, is_flat = lksi_device_has_memory(device);
     if (is_flat && wanted == LKS_STRATEGY_SHARED)
-        return lksi_error(LKS_ERR_UNSUPPORTED,
-                          "strategy 'shared' needs ranks that share memory; those of device %s "
-                          "have a GPU's each",
-                          lks_device_name(device));
+        return lksi_error(
+            LKS_ERR_UNSUPPORTED,
+            "strategy 'shared' needs ranks that share memory; each rank of device %s has the memory of its own GPU",
+            lks_device_name(device));
     if (is_flat && is_compressed)
-        return lksi_error(LKS_ERR_UNSUPPORTED, "gradients in the memory of device %s are not compressed",
+        return lksi_error(LKS_ERR_UNSUPPORTED, "gradients in the memory of device %s cannot be compressed",
                           lks_device_name(device));
     if (is_compressed && (wanted == LKS_STRATEGY_SHARED || wanted == LKS_STRATEGY_SHARDED))
         return lksi_error(LKS_ERR_UNSUPPORTED, "only bucketed gradients are compressed; strategy '%s' was asked for",

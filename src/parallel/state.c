@@ -100,6 +100,7 @@ lks_store *lksi_state_store(const lks_distributed_optimizer *optimizer) { return
 /* While a step trails, the accumulated passes belong to that step. */
 lks_status lksi_state_check_whole(const lks_distributed_optimizer *optimizer) {
     if (optimizer->n_pending == 0 || optimizer->is_trailing) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "rank %d holds %lld accumulated passes for its next step, which no file keeps",
+    return lksi_error(LKS_ERR_STATE,
+                      "rank %d holds %lld accumulated passes for its next step, which a checkpoint cannot contain",
                       lks_group_rank(optimizer->group), (long long)optimizer->n_pending);
 }

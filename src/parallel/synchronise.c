@@ -11,11 +11,10 @@ static bool is_finite(const void *data, size_t i, lks_type type) {
 static lks_status check(const lks_group *group, const void *data, size_t count, lks_type type) {
     for (size_t i = 0; i < count; i++)
         if (!is_finite(data, i, type))
-            return lksi_error(
-                LKS_ERR_NUMERIC,
-                "what rank %d brings to a synchronised batch norm is not finite: its samples, or what the "
-                "layers before made of them",
-                lks_group_rank(group));
+            return lksi_error(LKS_ERR_NUMERIC,
+                              "rank %d passed values that are not finite to a synchronised batch norm: check its "
+                              "samples and the layers before it",
+                              lks_group_rank(group));
     return LKS_OK;
 }
 
