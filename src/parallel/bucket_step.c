@@ -184,8 +184,8 @@ static lks_status update_bucket(lks_distributed_optimizer *optimizer, size_t i) 
 static lks_status update_all(lks_distributed_optimizer *optimizer) {
     for (size_t item = 0; item < optimizer->n_buckets; item++) {
         LKS_TRY(update_bucket(optimizer, optimizer->order[item]));
-        /* Gathers come after all reductions in the row. Allowing the gather of a bucket once it is updated also allows
-         * everything before it, which is already allowed or updated. */
+        /* This also allows all items before this gather: the reductions, which are allowed already, and the gathers of
+         * buckets that are already updated. */
         if (is_sharded(optimizer)) lksi_progress_row_allow(optimizer->progress, gather_item(optimizer, item) + 1);
     }
     return is_sharded(optimizer) ? wait_for(optimizer, gather_item(optimizer, optimizer->n_buckets - 1)) : LKS_OK;

@@ -107,7 +107,7 @@ struct lks_distributed_optimizer {
     int64_t n_expected;  /* samples of all ranks in the next step; negative: any number */
     double mean_scale;   /* factor that turns the sums of the current step into means */
     double buffer_scale; /* the same for the statistics of buffers */
-    double *squares;     /* if the rule clips: a sum per block of LKSI_NORM_BLOCK elements; else NULL */
+    double *squares;     /* if the rule clips: a sum per block of LKSI_NORM_BLOCK elements; else, or on GPUs, NULL */
     int64_t n_pending;   /* passes accumulated for the next step; bit i is set if partials[i] is in use */
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor;              /* of buckets; NULL if gradients are not compressed */
