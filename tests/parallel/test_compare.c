@@ -188,7 +188,8 @@ static void options_that_cannot_be_compared_are_refused(void **state) {
     (void)state;
     const lks_option nameless[] = {{"lr", "1"}, {NULL, "2"}}, twice[] = {{"lr", "1"}, {"seed", "1"}, {"lr", "2"}};
     run_ranks(2, compare_wrong_ones, (&(wrong_options){NULL, -1, "compare_options: n_options is -1 on rank 0"}));
-    run_ranks(2, compare_wrong_ones, (&(wrong_options){nameless, 2, "option 1 to compare on rank 0 has no name"}));
+    run_ranks(2, compare_wrong_ones,
+              (&(wrong_options){nameless, 2, "compare_options: option 1 on rank 0 has no name"}));
     run_ranks(2, compare_wrong_ones, (&(wrong_options){twice, 3, "option 'lr' occurs twice on rank 0"}));
 }
 

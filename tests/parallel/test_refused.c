@@ -85,7 +85,7 @@ static int refuse_again(const strategy_rank *s, lks_distributed_optimizer *optim
     RANK_OK(lks_barrier(s->group, NULL));
     lks_status status = lks_distributed_optimizer_step(optimizer, mine, NULL);
     RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER); /* of its own, or of who was quicker */
-    RANK_CHECK(strstr(lks_error_text(), "without a backward pass since the last step") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "ran no backward pass since the last step") != NULL);
     return 0;
 }
 
@@ -424,7 +424,7 @@ static int use_another_group(void *argument) {
     lks_distributed_optimizer_destroy(optimizer);
     lks_status status = lks_distributed_optimizer_create(&optimizer, half, s->store, &rule);
     RANK_CHECK(status == LKS_ERR_ARGUMENT);
-    RANK_CHECK(strstr(lks_error_text(), "made in a group of 4 ranks, and the optimizer was given another") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "created in a group of 4 ranks, but the optimizer was given another") != NULL);
     lks_store_destroy(plain);
     RANK_OK(lks_barrier(s->group, NULL));
     lks_group_destroy(half);

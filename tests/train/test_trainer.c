@@ -452,7 +452,7 @@ static int step_without_labels(void *argument) {
     without.n_labels = without.global_n_labels = 0;
     RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
     RANK_CHECK(lks_trainer_step(s.trainer, &without, NULL) == LKS_ERR_ARGUMENT);
-    RANK_CHECK(strstr(lks_error_text(), "in a trainer's batches n_labels, is 0 on every rank") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "(n_labels of a trainer's batch) is 0 on every rank") != NULL);
     RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
     RANK_CHECK(lks_trainer_set_lr(NULL, 1) == LKS_ERR_ARGUMENT);
     RANK_CHECK(strcmp(lks_error_text(), "trainer_set_lr: `trainer` is NULL") == 0);
