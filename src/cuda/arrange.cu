@@ -1,14 +1,14 @@
-/* Moves of elements of any type: TRANSPOSE, REORDER and SLICE are walks over the result that read the input elsewhere;
- * CONCAT and SLICE_GRAD put tensors side by side. */
+/* Operators that move elements of any type. TRANSPOSE, REORDER and SLICE walk over the result and read the input at
+ * other offsets. CONCAT and SLICE_GRAD place tensors side by side. */
 #include "cuda/walk.cuh"
 
-namespace { // what follows is this file's
+namespace {
 
 /* --- one input --- */
 
 enum { TILE = 32, LEAST_TILED = 8 };
 
-/* Matrices, one for each element of `batch`: element (i,j) lies at a + i + j a_row of x, and b + i b_row + j of y. */
+/* Matrices, one for each element of `batch`: element (i,j) is at a + i + j a_row in x, and at b + i b_row + j in y. */
 struct matrices {
     lksi_cuda_walk batch;
     size_t n_i, n_j, a_row, b_row, tiles_i, tiles_j, n_tiles;
@@ -16,8 +16,8 @@ struct matrices {
 
 struct move_state {
     lksi_cuda *cuda;
-    lksi_cuda_walk walk; /* in y's order: a is x, b is y */
-    size_t count, begin; /* begin: of x's elements */
+    lksi_cuda_walk walk; /* in y's order; place a is in x, b in y */
+    size_t count, begin; /* begin: offset of the first element in x */
     matrices tiled;      /* n_tiles 0: elements are moved one by one */
 };
 
@@ -25,7 +25,8 @@ template <typename T> __global__ void move_one_by_one(const T *x, T *y, lksi_cud
     LKSI_FOR_EACH(i, count) y[i] = x[lksi_cuda_walk_to(walk, i).a];
 }
 
-/* Through shared memory, so that both tensors are met along their memory; a column more keeps its banks apart. */
+/* Goes through shared memory, so that accesses to both tensors are coalesced. The extra column avoids bank conflicts.
+ */
 template <typename T> __global__ void move_tiles(const T *x, T *y, matrices m) {
     __shared__ T tile[TILE][TILE + 1];
     unsigned column = threadIdx.x % TILE, row = threadIdx.x / TILE;
@@ -58,8 +59,8 @@ template <typename T> lks_status run_move(const lksi_kernel *kernel, void *const
     return lksi_cuda_launched(kernel->name);
 }
 
-/* Tiles span y's fastest axis and x's. Where either is short, tiles would be mostly empty, and neighbours of the one
- * are near each other in the other anyway. */
+/* Tiles span the fastest axes of y and of x. If either is short, tiles would be mostly empty, and neighbours in one
+ * tensor are close in the other anyway. */
 matrices tiles_of(const lksi_cuda_walk *walk) {
     matrices m = {};
     int last = walk->n_axes - 1, dense = last;
@@ -93,7 +94,8 @@ lksi_cuda_walk walk_over_result(const lksi_lowering *l, const int64_t *source) {
     return walk;
 }
 
-/* A transposition reads x as it lies; a slice lies as x does, whose axis' stride is where one index more begins. */
+/* A transposition reads x in any layout and writes row-major. A slice keeps the layout of x. It begins at its first
+ * index times the axis' stride. */
 void plan_move(lksi_lowering *l, move_state *s) {
     static const int64_t same[LKSI_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
     if (l->op == LKSI_OP_TRANSPOSE) l->output_layouts[0] = lksi_layout{};
@@ -111,7 +113,7 @@ void plan_move(lksi_lowering *l, move_state *s) {
 
 /* --- several, side by side --- */
 
-/* Rows of y, in elements: input i has those of begins[i] to begins[i + 1], what lies around all is 0. */
+/* A row of y, in elements: input i fills [begins[i], begins[i + 1]). The elements before and after all inputs are 0. */
 struct joined {
     const void *from[LKSI_MAX_INPUTS];
     size_t begins[LKSI_MAX_INPUTS + 1], row, count;
@@ -143,7 +145,7 @@ template <typename T> lks_status run_join(const lksi_kernel *kernel, void *const
     return lksi_cuda_launched(kernel->name);
 }
 
-/* All lie as the first input does. */
+/* All tensors get the layout of the first input. */
 void plan_join(lksi_lowering *l, join_state *s) {
     const lksi_tensor *y = &l->outputs[0];
     int axis = (int)l->attributes.axis;

@@ -1,16 +1,19 @@
-/* Batch norm, row-major and channels-last, in two kernels: sums over slices of the batch, in double, and from those
- * what is kept of each channel and what its elements are multiplied by (sum_slices); a pass over the elements (apply).
- * Each operator has what it needs of them: where the statistics or the sums are given, the second alone, where sums are
- * all that is wanted, the first. Of few positions a block does both for its channels (sum_and_apply). */
+/* Batch norm, row-major and channels-last, in two kernels:
+ *   - sum_slices: sums over slices of the batch, in double. The last block computes from them the statistics of each
+ *     channel and the coefficients for its elements.
+ *   - apply: a pass over the elements.
+ * Each operator runs the kernels that it needs: only apply if statistics or sums are given, only sum_slices if just the
+ * sums are wanted. With few positions one block does both for its channels (sum_and_apply). */
 #include "cuda/last_block.cuh"
 
-/* Channel c of position p (of all samples) is element p C + c where `area` is 1: channels-last images, and matrices;
- * else positions of one channel are in pieces of `area`. A block takes `width` channels side by side. */
+/* Positions are counted over all samples. If `area` is 1 (channels-last images, and matrices), channel c of position p
+ * is element p C + c. Otherwise the positions of a channel are in pieces of `area`. A block processes `width` adjacent
+ * channels. */
 typedef struct norm_shape {
     size_t channels, positions, area;
     unsigned width, n_slices; /* a power of two up to LKSI_BLOCK; the grid is (channels / width, n_slices) */
     float epsilon;
-    bool is_whole; /* one slice, and both by one kernel */
+    bool is_whole; /* one slice: sum_and_apply does everything */
 } norm_shape;
 
 /* y = (x - mean) scale + shift; dx = scale (dy - shift - (x - mean) slope). */
@@ -18,22 +21,22 @@ typedef struct coefficients {
     float mean, scale, shift, slope;
 } coefficients;
 
-/* What the kernels read and write; NULL where an operator has it not. */
+/* The arguments of the kernels. NULL if an operator does not have one. */
 typedef struct norm_arguments {
     const float *x, *dy, *z, *w, *b, *in_mean, *in_variance;
-    const float *in_unbiased, *batch_weight; /* in_unbiased is so once it is multiplied by `correction` */
+    const float *in_unbiased, *batch_weight; /* in_unbiased times `correction` is the unbiased variance */
     float correction;
     const double *in_sums, *in_grad_sums;
     float *image, *mean, *variance, *unbiased, *dw, *db, *dmean, *dvariance; /* image: y or dx */
     double *sums;
     double *slices;      /* (n_slices,2,C) */
-    int *n_done;         /* (C / width): slices that are summed */
-    coefficients *apply; /* (C): of sum_slices for the pass over the elements */
+    int *n_done;         /* (C / width): finished slices */
+    coefficients *apply; /* (C): written by sum_slices, read by apply */
 } norm_arguments;
 
 static __device__ size_t offset_of(const norm_shape &s, size_t channel, size_t position) {
     if (s.area == 1) return position * s.channels + channel;
-    const unsigned sample = (unsigned)position / (unsigned)s.area; /* in 32 bits dividing is cheap */
+    const unsigned sample = (unsigned)position / (unsigned)s.area; /* 32-bit division is cheap */
     return (sample * s.channels + channel) * s.area + (position - sample * s.area);
 }
 
@@ -50,8 +53,8 @@ static __device__ float masked(const float *dy, const float *z, size_t i) {
     return z == NULL || z[i] > 0 ? dy[i] : 0.0f;
 }
 
-/* Both sums of a thread, added up over the threads of its channel up a fixed tree; the first `width` threads get them.
- */
+/* Adds both sums of a thread over the threads of its channel, along a fixed tree. The first `width` threads get the
+ * totals. */
 static __device__ void add_up_channel(unsigned width, double *a, double *b) {
     __shared__ double room[2][LKSI_BLOCK];
     room[0][threadIdx.x] = *a;
@@ -68,23 +71,23 @@ static __device__ void add_up_channel(unsigned width, double *a, double *b) {
     *b = room[1][threadIdx.x];
 }
 
-/* Around which the moments are taken, so that squares lose nothing: the running mean, or the first element. */
+/* The center around which moments are taken, so that squares do not cancel: the running mean, or the first element. */
 static __device__ float center_of(const norm_shape &s, const norm_arguments &a, size_t channel) {
     return a.in_mean != NULL ? a.in_mean[channel] : a.x[offset_of(s, channel, 0)];
 }
 
-/* --- what is made of a channel's sums --- */
+/* --- from a channel's sums to its statistics and coefficients --- */
 
 typedef struct moments {
     double mean, variance, unbiased;
 } moments;
 
-/* As op/batch_norm.h's lksi_norm_moments_of. */
+/* Same as lksi_norm_moments_of in op/batch_norm.h. */
 static __device__ moments moments_of(double n, double sum, double squares, double center) {
     if (!(n > 0)) return moments{center, 0, 0};
     const double distance = sum / n;
     double variance = squares / n - distance * distance;
-    if (variance < 0) variance = 0; /* rounding; NaN stays */
+    if (variance < 0) variance = 0; /* rounding; a NaN stays */
     return moments{center + distance, variance, n > 1 ? variance * n / (n - 1) : variance};
 }
 
@@ -95,7 +98,7 @@ static __device__ coefficients forward_of(const norm_shape &s, const norm_argume
     return coefficients{mean, a.w[c] / sqrtf(variance + s.epsilon), a.b[c], 0};
 }
 
-/* `n`: elements of the channel, whose sums of dy and of dy (x - mean) these are. */
+/* `n`: elements of the channel. `sum` and `product`: their sums of dy and of dy (x - mean). */
 static __device__ coefficients gradient_of(const norm_shape &s, const norm_arguments &a, size_t c, double n, double sum,
                                            double product) {
     const float inverse = inverse_of(s, a.in_variance[c]);
@@ -117,7 +120,7 @@ static __device__ void keep_gradients(const norm_shape &s, const norm_arguments 
     a.dvariance[c] = a.correction * *a.batch_weight * a.in_unbiased[c];
 }
 
-/* What is made of the sums of all slices. */
+/* Writes a channel's results from the sums of all slices. */
 template <int op>
 static __device__ void finish_channel(const norm_shape &s, const norm_arguments &a, size_t c, double sum,
                                       double product) {
@@ -148,8 +151,8 @@ static __device__ void finish_channel(const norm_shape &s, const norm_arguments 
     }
 }
 
-/* The block that is the last to sum a slice of its channels adds up all slices, in one order whichever it is, and makes
- * of them what is made. */
+/* The last block to finish a slice of its channels adds all slices and finishes the channels. The order of additions
+ * does not depend on which block that is. */
 template <int op> static __device__ void finish_as_last(const norm_shape &s, const norm_arguments &a) {
     const size_t channel = channel_of(s), n_slices = channel < s.channels ? s.n_slices : 0;
     double sum = 0, product = 0;
@@ -163,8 +166,8 @@ template <int op> static __device__ void finish_as_last(const norm_shape &s, con
     if (threadIdx.x < s.width && channel < s.channels) finish_channel<op>(s, a, channel, sum, product);
 }
 
-/* Of (x - center) and its square, or of dy and dy (x - mean), in a block's slice; its first `width` threads get them.
- */
+/* Sums of (x - center) and its square, or of dy and dy (x - mean), over a block's slice. Its first `width` threads get
+ * them. */
 template <int op>
 static __device__ void sum_slice(const norm_shape &s, const norm_arguments &a, double *first, double *second) {
     const bool is_gradient = op == LKSI_OP_BATCH_NORM_GRAD || op == LKSI_OP_BATCH_NORM_GRAD_SUMS;
@@ -205,7 +208,8 @@ template <int op> __global__ void sum_slices(norm_shape s, norm_arguments a) {
 
 /* --- the elements --- */
 
-/* Where they are given, every thread works out the same; the first of a channel keeps the moments. */
+/* The coefficients of channel c. If statistics or sums are given, every thread computes them. One thread of a channel
+ * stores the moments. */
 template <int op>
 static __device__ coefficients coefficients_of(const norm_shape &s, const norm_arguments &a, size_t c) {
     moments m;
@@ -229,7 +233,7 @@ static __device__ void apply_to(const norm_shape &s, const norm_arguments &a, bo
     if (channel >= s.channels) return;
     const coefficients c = coefficients_of<op>(s, a, channel);
     const float *__restrict__ x = a.x, *__restrict__ dy = a.dy,
-                              *__restrict__ z = a.z; /* read ahead of what is written */
+                              *__restrict__ z = a.z; /* lets the unrolled loop read ahead of its writes */
     float *__restrict__ image = a.image;
 #pragma unroll 8
     FOR_EACH_POSITION(s, position) {
@@ -256,7 +260,7 @@ template <int op, bool is_gradient> __global__ void sum_and_apply(norm_shape s, 
     apply_to<op, is_gradient>(s, a, is_relu);
 }
 
-/* --- what runs them --- */
+/* --- launching --- */
 
 static constexpr bool is_forward(int op) {
     return op == LKSI_OP_BATCH_NORM || op == LKSI_OP_BATCH_NORM_INFERENCE || op == LKSI_OP_BATCH_NORM_BY_SUMS;
@@ -273,10 +277,10 @@ static constexpr bool has_slices(int op) {
            op != LKSI_OP_BATCH_NORM_GRAD_BY_SUMS;
 }
 
-/* Blocks that fill the GPU, and positions of a thread that are worth a slice. */
+/* Blocks that fill the GPU, and the minimum number of positions per thread in a slice. */
 enum { MOST_BLOCKS = 1024, LEAST_POSITIONS = 8 };
-/* For a block that does all for its channels: so many are side by side in memory that none of what is read is wasted,
- * and so many positions of a thread take less time than a second launch. */
+/* For sum_and_apply: LEAST_WIDTH adjacent channels fill a memory transaction. Up to MOST_POSITIONS positions per thread
+ * take less time than a second launch. */
 enum { LEAST_WIDTH = 8, MOST_POSITIONS = 32 };
 
 static norm_shape shape_of(const lksi_lowering *l) {
@@ -292,7 +296,7 @@ static norm_shape shape_of(const lksi_lowering *l) {
         has_slices(l->op) && has_image(l->op) && s.positions <= (size_t)MOST_POSITIONS * (LKSI_BLOCK / s.width);
     s.n_slices = 1;
     if (s.is_whole) return s;
-    while (s.area == 1 && s.width < 32 && s.width < s.channels) s.width *= 2; /* what a warp reads is side by side */
+    while (s.area == 1 && s.width < 32 && s.width < s.channels) s.width *= 2; /* coalesced reads of a warp */
     size_t n_columns = (s.channels + s.width - 1) / s.width, at_once = LEAST_POSITIONS * (LKSI_BLOCK / s.width);
     size_t slices = (s.positions + at_once - 1) / at_once, most = n_columns < MOST_BLOCKS ? MOST_BLOCKS / n_columns : 1;
     s.n_slices = (unsigned)(slices < most ? slices : most);
@@ -317,7 +321,7 @@ static void set_forward_arguments(norm_arguments *a, lksi_op op, void *const *in
     a->unbiased = (float *)out[3];
 }
 
-/* As op/batch_norm.h's lksi_norm_correction. */
+/* Same as lksi_norm_correction in op/batch_norm.h. */
 static float correction_of(double n) { return n > 1 ? (float)(n / (n - 1)) : 1; }
 
 static void set_gradient_arguments(norm_arguments *a, const norm_shape &s, const lksi_lowering *l, void *const *in,
@@ -405,7 +409,7 @@ static void choose(lksi_op op, lksi_kernel *kernel) {
     }
 }
 
-/* All images, and nothing else, have x's four dimensions and lie as it does. */
+/* Tensors of four dimensions are images. They all have the layout of x. */
 static lksi_layout layout_of(const lksi_tensor *t, bool is_last) {
     return is_last && t->n_dims == 4 ? lksi_cuda_channels_last(t) : lksi_layout{};
 }

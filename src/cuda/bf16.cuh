@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* To the nearest, ties to even; a NaN stays one. */
+/* Rounds to nearest, ties to even. A NaN stays a NaN. */
 static inline __device__ uint16_t lksi_bf16_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

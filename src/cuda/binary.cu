@@ -1,8 +1,8 @@
-/* Operators on two tensors, with broadcasting, and the repeating by itself. The result lies as the first input of its
- * shape does; what is repeated is read as it lies. */
+/* Operators on two tensors, with broadcasting, and EXPAND. The result gets the layout of the first input of its shape.
+ * Broadcast inputs are read in their own layout. */
 #include "cuda/walk.cuh"
 
-namespace { // what follows is this file's
+namespace {
 
 struct state {
     lksi_cuda *cuda;
@@ -40,12 +40,12 @@ __global__ void one_by_one(const float *a, const float *b, float *y, lksi_cuda_w
     }
 }
 
-/* Four elements along the fastest axis, where they are neighbours or, at stride 0, one. */
+/* Four elements along the fastest axis: adjacent ones, or at stride 0 the same one. */
 __device__ float4 four(const float *x, size_t stride) {
     return stride == 1 ? *(const float4 *)x : float4{*x, *x, *x, *x};
 }
 
-/* The same by four elements, `count` of them each. */
+/* The same, four elements at a time. `count` is the number of float4. */
 template <int op>
 __global__ void four_by_four(const float *a, const float *b, float4 *y, lksi_cuda_walk walk, size_t count) {
     int last = walk.n_axes - 1;
@@ -90,7 +90,7 @@ lksi_cuda_run *run_of(lksi_op op) {
     }
 }
 
-/* Inputs of the result's shape have to lie as it does, so that all are read along their memory. */
+/* Inputs of the result's shape must have its layout, so that all reads are coalesced. */
 void choose_layouts(lksi_lowering *l) {
     const lksi_layout *chosen = NULL;
     for (int i = 0; i < l->n_inputs; i++)
@@ -101,7 +101,7 @@ void choose_layouts(lksi_lowering *l) {
     l->output_layouts[0] = chosen != NULL ? *chosen : lksi_layout{};
 }
 
-/* With which strides y's axes step through x. */
+/* The strides of y's axes in x. 0 where x is broadcast. */
 void broadcast_strides(const lksi_tensor *x, const lksi_layout *layout, const lksi_tensor *y, size_t *strides) {
     size_t own[LKSI_MAX_DIMS];
     int missing = y->n_dims - x->n_dims;
@@ -121,7 +121,8 @@ lksi_cuda_walk walk_over_result(const lksi_lowering *l) {
     return walk;
 }
 
-/* What has stride 1 along the last axis has its other strides at multiples of that axis' length. */
+/* An operand with stride 1 along the last axis has its other strides at multiples of that axis' length, so they keep
+ * the alignment of float4. */
 bool can_walk_in_fours(const lksi_cuda_walk *walk) {
     int last = walk->n_axes - 1;
     return walk->dims[last] % 4 == 0 && walk->strides[0][last] <= 1 && walk->strides[1][last] <= 1;

@@ -1,21 +1,21 @@
 /* Convolutions by cuDNN, channels-last: x as N, H, W, C, weights as M, h, w, C/groups, y as N, H, W, M.
  *
- * By its functions for convolutions alone, not by its graphs of operations: NVIDIA recommends the graphs and calls the
- * functions deprecated, but keeps them in every version 9, and for a convolution by itself both run the same kernels.
- * The functions take four descriptors, say which algorithms are deterministic, and answer at once whether one is
- * supported (but for a bias in the same kernel); a graph takes some thirty attributes and its engines' notes. Graphs
- * would pay where a convolution's bias and activation, or a batch norm, are to be part of it.
+ * This file uses cuDNN's legacy convolution functions, not its graph API. NVIDIA recommends graphs and calls the
+ * functions deprecated, but all versions 9 have them, and for a single convolution both run the same kernels. The
+ * functions take four descriptors, report which algorithms are deterministic, and report at once whether an algorithm
+ * is supported (except for a bias in the same kernel). A graph takes about thirty attributes and the notes of its
+ * engines. Graphs would pay off if a bias, an activation or a batch norm were fused into a convolution.
  *
- * f32 operands are multiplied as TF32, as PyTorch does. Precision bf16: the functions know no f32 result of bf16
- * operands, so the result is bf16 as well, and what it is added up in is f32. */
+ * f32 operands are multiplied as TF32, as in PyTorch. Precision bf16: the functions do not support an f32 result of
+ * bf16 operands, so the result is bf16 too. The accumulator is f32. */
 #include "cuda/product.h"
 
 #include "device/convolution.h"
 
 enum { MOST_ALGORITHMS = 16 };
-/* Algorithms that want more are passed over: activations need the memory. */
+/* Algorithms that need a larger workspace are skipped, because activations need the memory. */
 #define MOST_WORKSPACE_NBYTES ((size_t)1 << 30)
-/* Of a tensor: a limit of cuDNN's. */
+/* cuDNN's limit for one tensor. */
 #define MOST_ELEMENTS (((int64_t)1 << 31) - 1)
 
 static void set_channels_last(lksi_lowering *l, int place) {
@@ -35,8 +35,8 @@ typedef struct convolution {
     cudnnConvolutionDescriptor_t operation;
     cudnnTensorDescriptor_t bias;
     cudnnActivationDescriptor_t identity;
-    bool adds_bias, has_added_bias; /* cuDNN does, in the kernel that convolves: not known before it has once */
-    int algorithm;                  /* of the enumeration of its operator */
+    bool adds_bias, has_added_bias; /* cuDNN adds the bias in the same kernel: planned; has succeeded once */
+    int algorithm;                  /* a value of the operator's algorithm enumeration */
     size_t workspace_nbytes;
 } convolution;
 
@@ -90,7 +90,7 @@ static cudnnStatus_t ask_workspace(const convolution *c, int algorithm, size_t *
                                                           (cudnnConvolutionBwdFilterAlgo_t)algorithm, nbytes);
 }
 
-/* What the three lists of algorithms have in common. */
+/* The common fields of the three operators' lists of algorithms. */
 typedef struct candidate {
     int algorithm;
     cudnnStatus_t status;
@@ -109,7 +109,7 @@ static bool take(convolution *c, const candidate *offered) {
     return true;
 }
 
-/* The candidates, the fastest first: by cuDNN's reckoning, or as it has just timed them. */
+/* Lists the candidates, the fastest first: by cuDNN's heuristic, or as it has timed them if is_timed. */
 static cudnnStatus_t list_forward(const convolution *c, bool is_timed, candidate *list, int *n) {
     cudnnConvolutionFwdAlgoPerf_t found[MOST_ALGORITHMS];
     cudnnStatus_t s = (is_timed ? cudnnFindConvolutionForwardAlgorithm : cudnnGetConvolutionForwardAlgorithm_v7)(
@@ -145,7 +145,7 @@ static cudnnStatus_t list(const convolution *c, bool is_timed, candidate *candid
     return list_grad_weight(c, is_timed, candidates, n);
 }
 
-/* NOT_SUPPORTED: none of them will do. */
+/* Takes the fastest suitable candidate. NOT_SUPPORTED: there is none. */
 static cudnnStatus_t choose_fastest(convolution *c, bool is_timed) {
     candidate candidates[MOST_ALGORITHMS];
     int n = 0;
@@ -156,7 +156,8 @@ static cudnnStatus_t choose_fastest(convolution *c, bool is_timed) {
     return CUDNN_STATUS_NOT_SUPPORTED;
 }
 
-/* Of those that it could run, the first by number: the same in every run. */
+/* Takes the suitable candidate with the lowest number among those that cuDNN could run. The order of their times would
+ * change from run to run. */
 static bool choose_tried(convolution *c) {
     candidate candidates[MOST_ALGORITHMS];
     int n = 0;
@@ -167,7 +168,7 @@ static bool choose_tried(convolution *c) {
     return false;
 }
 
-/* What cuDNN knows for most shapes, and PyTorch takes where algorithms have to be deterministic. */
+/* The algorithm that supports most shapes. PyTorch uses it when algorithms must be deterministic. */
 static candidate usual(const convolution *c) {
     int algorithm = c->op == LKSI_OP_CONV2D              ? (int)CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM
                     : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? (int)CUDNN_CONVOLUTION_BWD_DATA_ALGO_1
@@ -176,7 +177,8 @@ static candidate usual(const convolution *c) {
                        c->is_rounded ? CUDNN_TENSOR_OP_MATH : CUDNN_DEFAULT_MATH};
 }
 
-/* Its reckoning has been known to name nothing that there is; then what it finds by trying. */
+/* cuDNN's heuristic may name no algorithm that works. Then try the usual one, then those that cuDNN finds by running
+ * them. */
 static cudnnStatus_t choose_algorithm(convolution *c) {
     const candidate otherwise = usual(c);
     cudnnStatus_t s = choose_fastest(c, c->cuda->times_convolutions);
@@ -222,8 +224,7 @@ static void destroy(convolution *c) {
 
 static void release(lksi_kernel *kernel) { destroy(kernel->state); }
 
-/* Of one kernel with its convolution are biases that nothing follows, f32, by the one algorithm that cuDNN has for it.
- */
+/* cuDNN can add an f32 bias in the convolution's kernel, for one algorithm only. An activation must not follow. */
 static cudnnStatus_t describe_bias(convolution *c, const lksi_lowering *l) {
     const int64_t channels[] = {1, l->outputs[0].dims[1], 1, 1};
     bool is_usual = c->algorithm == (int)CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
@@ -235,7 +236,7 @@ static cudnnStatus_t describe_bias(convolution *c, const lksi_lowering *l) {
     return s;
 }
 
-/* For what there is nothing in bf16, TF32 serves, which keeps more digits. */
+/* If no algorithm supports bf16 for this shape, TF32 is used, which is more precise. */
 static cudnnStatus_t prepare(convolution *c, const lksi_lowering *l, bool is_rounded) {
     c->is_rounded = is_rounded;
     cudnnStatus_t s = describe(c, l);
@@ -266,7 +267,7 @@ static lks_status create(const lks_device *device, const lksi_lowering *l, convo
 
 /* --- running --- */
 
-/* What cuDNN reads and writes: x, w, y. */
+/* The operands of cuDNN. */
 typedef struct operands {
     void *x, *w, *y;
 } operands;
@@ -287,7 +288,8 @@ static cudnnStatus_t convolve(const convolution *c, const operands *o, void *wor
                                           &zero, c->w, o->w);
 }
 
-/* Whether that is done. Where cuDNN fails at the first, for whatever reason, never again. */
+/* Convolves and adds the bias in one kernel, if that is possible. *is_done: it was. If the first attempt fails, for any
+ * reason, it is not tried again. */
 static cudnnStatus_t convolve_with_bias(convolution *c, const operands *o, const float *bias, void *workspace,
                                         bool *is_done) {
     float one = 1, zero = 0;
@@ -299,11 +301,11 @@ static cudnnStatus_t convolve_with_bias(convolution *c, const operands *o, const
     *is_done = s == CUDNN_STATUS_SUCCESS;
     c->adds_bias = *is_done || c->has_added_bias;
     c->has_added_bias = c->adds_bias;
-    if (!c->adds_bias) (void)cudaGetLastError(); /* that it failed is nobody's business */
+    if (!c->adds_bias) (void)cudaGetLastError(); /* clear the error: the caller convolves without bias instead */
     return c->adds_bias ? s : CUDNN_STATUS_SUCCESS;
 }
 
-/* The tensor itself; where it is rounded, a place in *scratch, which moves on, with an input's bf16 in it. */
+/* Sets *operand to the tensor, or in bf16 to memory from *scratch, which advances. An input is rounded into it. */
 static lks_status place(const convolution *c, const lksi_lowering *l, int at, void *const *in, void *const *out,
                         char **scratch, void **operand) {
     *operand = at < LKSI_FIRST_OUTPUT ? in[at] : out[at - LKSI_FIRST_OUTPUT];
@@ -314,7 +316,7 @@ static lks_status place(const convolution *c, const lksi_lowering *l, int at, vo
     return at < LKSI_FIRST_OUTPUT ? lksi_cuda_round(c->cuda, from, count_at(l, at), *operand) : LKS_OK;
 }
 
-/* The bias is added, the activation applied, bf16 made f32: where there is something of it to do. */
+/* Adds the bias, applies the activation and converts bf16 to f32, as far as needed. */
 static lks_status end(const convolution *c, const lksi_kernel *kernel, void *const *in, const operands *o,
                       void *const *out) {
     const lksi_lowering *l = &kernel->lowering;
@@ -333,7 +335,8 @@ static lks_status check_run(const convolution *c, cudnnStatus_t status) {
     lks_status checked = lksi_cuda_check_dnn(status, op);
     if (checked != LKS_ERR_SYSTEM || c->cuda->times_convolutions) return checked;
     return lksi_error(checked,
-                      "cuDNN: %s: %s, by the algorithm that it named; LOCKSTEP_CUDNN_BENCHMARK=1 has it try them first",
+                      "cuDNN: %s: %s, with the algorithm that cuDNN chose; LOCKSTEP_CUDNN_BENCHMARK=1 makes cuDNN try "
+                      "the algorithms first",
                       op, cudnnGetErrorString(status));
 }
 
@@ -354,7 +357,7 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     if (!lksi_conv_has_bias_gradient(l)) return LKS_OK;
     int64_t n_channels = l->inputs[0].dims[1];
     return lksi_cuda_sum_columns(c->cuda, in[0], lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels, room,
-                                 out[1]); /* cuDNN is done with its workspace by then */
+                                 out[1]); /* may reuse cuDNN's workspace: same stream */
 }
 
 static size_t scratch_nbytes(const convolution *c, const lksi_lowering *l) {
@@ -368,7 +371,8 @@ static size_t scratch_nbytes(const convolution *c, const lksi_lowering *l) {
     return rounded + (sums > c->workspace_nbytes ? sums : c->workspace_nbytes);
 }
 
-/* Where they are not many: what cuDNN does costs as much as a few launches. */
+/* Whether to compute the convolution as matrix products. Only for few products: cuDNN costs as much as a few launches.
+ */
 static bool is_product(const lksi_lowering *l) {
     return lksi_conv_is_whole_window(l) && lksi_conv_window_rows(l).count <= LKSI_CUDA_MOST_WINDOW_ROWS;
 }
@@ -391,7 +395,7 @@ lks_status lksi_cuda_lower_convolution(const lks_device *device, const lksi_lowe
     set_channels_last(&kernel->lowering, p.y);
     if (question->op == LKSI_OP_CONV2D && question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU) {
         kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
-        c->adds_bias = false; /* both in one kernel of ours: what becomes of a NaN in cuDNN's ReLU, nobody says */
+        c->adds_bias = false; /* our kernel does both: cuDNN does not document what its ReLU makes of a NaN */
     }
     return LKS_OK;
 }

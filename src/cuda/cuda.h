@@ -1,8 +1,8 @@
-/* What the files of cuda/ share: one GPU as a rank uses it, and how kernels are written.
+/* Declarations shared by the files of cuda/: the state of one GPU of a rank, and the lowering functions.
  *
- * Files in C call the libraries (cuBLAS, cuDNN, the runtime); files in CUDA C++ (.cu) have our own kernels and what
- * lowers to them. Both are compiled into lockstep-cuda.so. For the tests, which have no GPU, the same files are also
- * compiled by the host's compiler against an emulation of those libraries: see kernel.cuh. */
+ * Files in C call the libraries (cuBLAS, cuDNN, the runtime). Files in CUDA C++ (.cu) contain our own kernels and lower
+ * operators to them. Both are compiled into lockstep-cuda.so. For tests without a GPU, the host compiler also compiles
+ * the same files against an emulation of these libraries: see kernel.cuh. */
 #ifndef LKSI_CUDA_H
 #define LKSI_CUDA_H
 
@@ -16,35 +16,35 @@ extern "C" {
 
 #include "device/cuda_module.h"
 
-/* Activations (N,C,H,W) stored as N, H, W, C, and convolutions' weights (M,C,h,w) as M, h, w, C; no padding. */
+/* Activations (N,C,H,W) are stored as N, H, W, C, and weights of convolutions (M,C,h,w) as M, h, w, C. No padding. */
 enum { LKSI_CUDA_CHANNELS_LAST = 1 };
 
-/* Of four dimensions. Where H W is 1, both layouts are the same, which is then called row-major. */
+/* For a tensor of four dimensions. If H W is 1, both layouts are the same, and the row-major layout is returned. */
 static inline lksi_layout lksi_cuda_channels_last(const lksi_tensor *tensor) {
     lksi_layout layout = {LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(tensor)};
     if (tensor->dims[2] * tensor->dims[3] == 1) layout.id = layout.nbytes = 0;
     return layout;
 }
 
-/* The first thing that a kernel found wrong since it was last asked for. */
+/* The first fault that a kernel found since the word was last cleared. */
 typedef struct lksi_cuda_fault_word {
-    int fault;                /* the kind; set by atomicCAS, the rest by who succeeded */
+    int fault;                /* the kind; the thread whose atomicCAS sets it writes the other fields */
     int value;                /* the label or index */
-    long long position, most; /* where in its tensor, and the largest that is allowed */
+    long long position, most; /* its position in the tensor, and the largest allowed value */
     long long each;           /* labels of one sample */
 } lksi_cuda_fault_word;
 
-/* Of a batch the small ones take a stage each: labels, how images are drawn, scalars, the step's numbers. */
+/* The small copies of a batch take one stage each: labels, the images' random draws, scalars, the step's numbers. */
 enum { LKSI_CUDA_STAGES = 8, LKSI_CUDA_SMALL_STAGES = 4, LKSI_CUDA_STAGE_NBYTES = 1 << 22 };
 enum { LKSI_CUDA_SMALL_NBYTES = 16 << 10 };
 
-/* What copy_in goes through: LKSI_CUDA_STAGE_NBYTES of pinned memory and as many of the GPU's. */
+/* A staging buffer of copy_in: LKSI_CUDA_STAGE_NBYTES of pinned host memory and as much of GPU memory. */
 typedef struct lksi_cuda_stage {
-    char *here, *there;
-    cudaEvent_t has_come, is_free; /* there; and both may be written again */
+    char *here, *there;            /* host, GPU */
+    cudaEvent_t has_come, is_free; /* the data is in `there`; both buffers may be overwritten */
 } lksi_cuda_stage;
 
-/* Work that is done in the order in which it is put there, and what libraries need for it. */
+/* A stream, and what the libraries need to put work on it. */
 typedef struct lksi_cuda_lane {
     cudaStream_t stream;
     cudnnHandle_t dnn;
@@ -55,42 +55,43 @@ enum { LKSI_CUDA_TRUNK, LKSI_CUDA_BRANCH, LKSI_CUDA_LANES };
 /* The state of an lks_device of this kind. */
 typedef struct lksi_cuda {
     int index;
-    bool times_convolutions; /* as lksi_cuda_options has it */
+    bool times_convolutions; /* lksi_cuda_options */
     lksi_cuda_lane lanes[LKSI_CUDA_LANES];
-    cudaStream_t stream; /* these three: of the lane that work is put on */
+    cudaStream_t stream; /* this and the next two: those of the current lane */
     cudnnHandle_t dnn;
     void *workspace;
     cudaEvent_t branching, branched;
-    bool is_branched; /* the branch has work that the trunk has not waited for, up to `branched` */
+    bool is_branched; /* the branch has work, up to event `branched`, that the trunk has not waited for */
     cublasLtHandle_t blas;
     lksi_cuda_fault_word *fault; /* on the GPU */
     lksi_cuda_stage stages[LKSI_CUDA_STAGES];
-    cudaStream_t arriving; /* of copies to the GPU */
+    cudaStream_t arriving; /* for copies to the GPU */
     int next_stage;
-    cudaStream_t beside; /* for what goes on at the same time as the kernels */
+    cudaStream_t beside; /* for work that runs concurrently with the kernels: sums over ranks */
     cudaEvent_t forked, joined;
-    char *post;          /* pinned: LKSI_POST_NBYTES, and the fault word behind them */
-    cudaStream_t posted; /* does nothing but wait for `post` */
+    char *post;          /* pinned: LKSI_POST_NBYTES, followed by the fault word */
+    cudaStream_t posted; /* contains only waits for `post` */
     cudaEvent_t is_posted;
-    char *landing; /* pinned, LKSI_CUDA_STAGE_NBYTES: what copy_out goes through */
+    char *landing; /* pinned, LKSI_CUDA_STAGE_NBYTES: the staging buffer of copy_out */
 } lksi_cuda;
 
 enum { LKSI_CUDA_WORKSPACE_NBYTES = 32 << 20 };
 
 static inline lksi_cuda *lksi_cuda_of(const lks_device *device) { return (lksi_cuda *)device->state; }
 
-/* What is put on the GPU from now on goes there. */
+/* Makes `lane` the current lane. All later work is put on it. */
 void lksi_cuda_take_lane(lksi_cuda *cuda, int lane);
 
 /* --- errors: one line, with what to do --- */
 
-/* LKS_OK, or an error that says `what` was tried: LKS_ERR_MEMORY, LKS_ERR_UNSUPPORTED (driver), LKS_ERR_SYSTEM. */
+/* Returns LKS_OK or an error whose text contains `what`, the operation that failed: LKS_ERR_MEMORY, LKS_ERR_UNSUPPORTED
+ * (driver), LKS_ERR_SYSTEM. */
 lks_status lksi_cuda_check(cudaError_t error, const char *what);
 lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what);
 lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what);
-/* After a kernel was launched. */
+/* Returns the error of the kernel launch before it. */
 lks_status lksi_cuda_launched(const char *kernel);
-/* The module's ends: driver and GPUs (gpu.c), memory (memory.c), operators (lower.c). */
+/* The functions that the module exports: driver and GPUs (gpu.c), memory (memory.c), operators (lower.c). */
 lks_status lksi_cuda_count(int *n_gpus);
 lks_status lksi_cuda_describe(int index, lksi_cuda_facts *facts);
 void lksi_cuda_versions(char *text, size_t nbytes);
@@ -99,12 +100,12 @@ void lksi_cuda_destroy(void *state);
 extern const lksi_device_memory lksi_cuda_memory;
 extern const lksi_device_ops lksi_cuda_device;
 
-/* --- lowering, by family. Each fills *kernel, whose run puts its work on the device's stream; its state is the
- * lksi_cuda or what has a pointer to it. --- */
+/* --- lowering, by family. Each function fills in *kernel. Its `run` puts work on the device's stream. Its `state` is
+ * the lksi_cuda, or a struct with a pointer to it. --- */
 
 typedef lks_status lksi_cuda_lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel);
 
-/* An answer that lacks `run` alone: the layouts are the question's, the state is the device's. */
+/* Fills in everything but `run`: the layouts are the question's, the state is the device's. */
 void lksi_cuda_answer(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel);
 
 /* our kernels (.cu) */
@@ -114,21 +115,21 @@ lksi_cuda_lower lksi_cuda_lower_arrange;     /* REORDER, TRANSPOSE, CONCAT, SLIC
 lksi_cuda_lower lksi_cuda_lower_reduce;      /* SUM, MEAN, SUM_ROWS, SUM_TO */
 lksi_cuda_lower lksi_cuda_lower_softmax;     /* SOFTMAX, LOG_SOFTMAX, their gradients */
 lksi_cuda_lower lksi_cuda_lower_pool;
-lksi_cuda_lower lksi_cuda_lower_batch_norm; /* the synchronised ones, too */
+lksi_cuda_lower lksi_cuda_lower_batch_norm; /* also the synchronised ones */
 lksi_cuda_lower lksi_cuda_lower_layer_norm;
 lksi_cuda_lower lksi_cuda_lower_dropout;
 lksi_cuda_lower lksi_cuda_lower_image;
 lksi_cuda_lower lksi_cuda_lower_embedding;
-lksi_cuda_lower lksi_cuda_lower_loss; /* and COUNT_CORRECT */
-/* cuBLAS and cuDNN (.c, with a .cu where a product needs an element-wise kernel of its own) */
+lksi_cuda_lower lksi_cuda_lower_loss; /* also COUNT_CORRECT */
+/* cuBLAS and cuDNN (.c, with a .cu if a product needs an element-wise kernel of its own) */
 lksi_cuda_lower lksi_cuda_lower_linear; /* LINEAR, its gradients, MATMUL */
 lksi_cuda_lower lksi_cuda_lower_convolution;
-/* Those of them whose only window covers the image in two products at most (lksi_conv_window_rows). */
+/* Convolutions with one window that covers the image and takes at most two products (lksi_conv_window_rows). */
 enum { LKSI_CUDA_MOST_WINDOW_ROWS = 2 };
 lksi_cuda_lower lksi_cuda_lower_whole_window;
 lksi_cuda_lower lksi_cuda_lower_recurrent; /* LSTM, RNN, their gradients */
 
-/* --- updates (update.cu): as lksi_device_memory has them --- */
+/* --- updates (update.cu), as declared in lksi_device_memory --- */
 lks_status lksi_cuda_add(const lks_device *device, float *sum, const float *earlier, const float *later, size_t count);
 lks_status lksi_cuda_figures(const lks_device *device, lksi_figures *figures, const lksi_figures *given,
                              const float *loss, const float *hits);

@@ -1,9 +1,9 @@
-/* Dropout, drawn as op/dropout.h says: the same draws as on every device. */
+/* Dropout, with the draws defined in op/dropout.h. They are the same on every device. */
 #include "cuda/kernel.cuh"
 
-/* What lksi_dropout_begin can tell on the host; the rest is in the GPU's memory. */
+/* The values of lksi_dropout_begin that the host knows. The others are in the GPU's memory. */
 typedef struct draws {
-    uint64_t stream_hash; /* of the operator's stream, to be hashed on with the step */
+    uint64_t stream_hash; /* of the operator's stream; the kernel continues the hash with the step */
     uint32_t threshold;
     float factor;
 } draws;
@@ -29,8 +29,8 @@ static __device__ uint64_t hash_on(uint64_t hash, uint64_t value) {
     return hash;
 }
 
-/* One Philox serves four elements of a sample; by way of shared memory, neighbours in it are written by neighbours.
- * `random`: seed, step, first sample. */
+/* One Philox call gives the words for four elements of a sample. They go through shared memory, so that neighbouring
+ * threads write neighbouring elements. `random`: seed, step, first sample. */
 __global__ void dropout(draws d, const float *x, const int64_t *random, float *y, uint8_t *mask, size_t n_samples,
                         size_t n_each) {
     __shared__ uint32_t words[4 * LKSI_BLOCK];

@@ -1,13 +1,14 @@
-/* Operators on each element by itself: any layout, as long as all tensors have the same. */
+/* Element-wise operators, in any layout that all tensors share. */
 #include "cuda/kernel.cuh"
 
-namespace { // what follows is this file's
+namespace {
 
-/* The normal distribution function; erfc keeps what 1 + erf would lose far below 0. */
+/* The normal distribution function. erfc is accurate far below 0, where 1 + erf would cancel. */
 __device__ float normal_below(float x) { return 0.5f * erfcf(x * -0.70710678f); }
 __device__ float normal_density(float x) { return 0.39894228f * expf(x * x * -0.5f); }
 
-/* y = f(a), an activation; dx = f(a, b): a is what the forward pass kept (y, or as the catalogue says x), b is dy. */
+/* Activations: y = f(a). Gradients: dx = f(a, b). a is what the forward pass kept, y or x according to the catalogue. b
+ * is dy. */
 template <int op> __device__ float apply(float a, float b, float number) {
     switch (op) {
     case LKSI_OP_RELU:
@@ -59,14 +60,14 @@ template <int op> __device__ float apply(float a, float b, float number) {
     }
 }
 
-/* `b` has an element for each of a's, or one for all (SCALE), or is NULL. */
+/* `b` has one element per element of a, or one for all (SCALE), or is NULL. */
 template <int op> __global__ void one_by_one(const float *a, const float *b, float *y, float number, size_t count) {
     if (op == LKSI_OP_SCALE && b != NULL) number *= *b;
     bool has_each = op != LKSI_OP_SCALE && b != NULL;
     LKSI_FOR_EACH(i, count) y[i] = apply<op>(a[i], has_each ? b[i] : 0.0f, number);
 }
 
-/* The same for pointers at multiples of 16 bytes, `count` of four elements each. */
+/* The same for pointers aligned to 16 bytes. `count` is the number of float4. */
 template <int op> __global__ void four_by_four(const float4 *a, const float *b, float4 *y, float number, size_t count) {
     if (op == LKSI_OP_SCALE && b != NULL) number *= *b;
     bool has_each = op != LKSI_OP_SCALE && b != NULL;

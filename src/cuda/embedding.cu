@@ -1,4 +1,4 @@
-/* Embedding: rows of a table by number, and the sum of the rows' gradients. */
+/* Embedding: rows of a table by index, and the sums of the rows' gradients. */
 #include "cuda/team.cuh"
 
 __global__ void embedding(const int *index, const float *w, float *y, size_t n, size_t n_words, size_t k, unsigned team,
@@ -19,16 +19,16 @@ __global__ void embedding(const int *index, const float *w, float *y, size_t n, 
     }
 }
 
-/* Blocks that fill the GPU: each has a range of words for itself, and looks through all indices for it. */
+/* MOST_RANGES blocks fill the GPU. Each block owns a range of words and scans all indices for them. */
 enum { MOST_RANGES = 1024, N_MASKS = 32, CHUNK = 32 * N_MASKS, AT_ONCE = 4 };
 
-/* Those of a chunk of indices that are in the block's range: a bit each, and in their order. */
+/* The indices of a chunk that are in the block's range: a bit mask, and their positions in order. */
 typedef struct matches {
     int masks[N_MASKS];
     unsigned at[CHUNK], count;
 } matches;
 
-/* By all threads of a block. Of a negative index, as a size_t, no range has the word. */
+/* Called by all threads of a block. A negative index is huge as a size_t, so no range contains it. */
 static __device__ void find_matches(const int *index, size_t n, size_t begin, size_t end, matches *found) {
     if (threadIdx.x < N_MASKS) found->masks[threadIdx.x] = 0;
     __syncthreads();
@@ -45,7 +45,7 @@ static __device__ void find_matches(const int *index, size_t n, size_t begin, si
     __syncthreads();
 }
 
-/* A column of a block's words. The sum of one of them stays in a register until another one follows. */
+/* A column of a block's words. The current word's sum stays in a register until another word follows. */
 typedef struct column {
     float *dw;
     size_t n_columns, word;
@@ -61,9 +61,9 @@ static __device__ void add_to(column *c, size_t word, float more) {
     c->sum += more;
 }
 
-/* Words [range * n_each, (range + 1) * n_each) are a block's alone, and column j of them a thread's alone: what belongs
- * to a word is added in the order of the indices, without atomics. Some gradients are read at once: one after the
- * other, each would wait for the memory. */
+/* Only one block writes words [range * n_each, (range + 1) * n_each), and only one of its threads writes column j. So
+ * the gradients of a word are added in the order of the indices, without atomics. AT_ONCE gradients are read at a time
+ * to hide the memory latency. */
 __global__ void embedding_grad(const float *dy, const int *index, float *dw, size_t n, size_t n_words, size_t k,
                                size_t n_each) {
     __shared__ matches found;

@@ -1,4 +1,4 @@
-/* The driver, the GPUs it has, and one of them as a rank uses it. */
+/* The driver, its GPUs, and the state of one GPU of a rank. */
 #include "cuda/cuda.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static lks_status refuse_driver(cudaError_t error) {
                           "the NVIDIA driver has no GPU for this process: see nvidia-smi and CUDA_VISIBLE_DEVICES, or "
                           "use --device cpu");
     return lksi_error(LKS_ERR_UNSUPPORTED, "the NVIDIA driver does not start%s: %s (%s)",
-                      error == cudaErrorInitializationError ? " (nor does it in a process forked from one that uses it)"
+                      error == cudaErrorInitializationError ? " (it cannot in a process forked from one that uses it)"
                                                             : "",
                       cudaGetErrorString(error), cudaGetErrorName(error));
 }
@@ -29,7 +29,7 @@ lks_status lksi_cuda_count(int *n_gpus) {
     cudaError_t error = cudaGetDeviceCount(n_gpus);
     if (error == cudaSuccess && *n_gpus == 0) error = cudaErrorNoDevice;
     if (error == cudaSuccess) return LKS_OK;
-    (void)cudaGetLastError(); /* it would be told again after the next launch */
+    (void)cudaGetLastError(); /* clear it, otherwise lksi_cuda_launched would report it again */
     return refuse_driver(error);
 }
 
@@ -49,8 +49,7 @@ lks_status lksi_cuda_check(cudaError_t error, const char *what) {
     if (error == cudaErrorMemoryAllocation) return out_of_memory(what);
     if (error == cudaErrorNoKernelImageForDevice)
         return lksi_error(LKS_ERR_UNSUPPORTED,
-                          "the GPU is older than those that this was built for (LOCKSTEP_CUDA_ARCHITECTURES): %s",
-                          what);
+                          "the GPU is older than this build supports (LOCKSTEP_CUDA_ARCHITECTURES): %s", what);
     return lksi_error(LKS_ERR_SYSTEM, "the GPU: %s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
@@ -65,7 +64,7 @@ lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what) {
 lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what) {
     if (status == CUDNN_STATUS_SUCCESS) return LKS_OK;
     if (status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) return out_of_memory(what);
-    bool is_of_host = status == CUDNN_STATUS_ALLOC_FAILED; /* the old name, since cuDNN 9 */
+    bool is_of_host = status == CUDNN_STATUS_ALLOC_FAILED; /* in cuDNN 9: of host memory */
     return lksi_error(is_of_host ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM, "cuDNN: %s: %s", what, cudnnGetErrorString(status));
 }
 
@@ -105,8 +104,8 @@ static void free_stage(lksi_cuda_stage *stage) {
     if (stage->is_free != NULL) (void)cudaEventDestroy(stage->is_free);
 }
 
-/* Sums over ranks are most urgent: the other ranks wait for them, while the kernels that they hold up have others
- * behind them. Least urgent is the branch, for which nobody waits before the end. */
+/* Sums over ranks (`beside`) have the highest priority, because other ranks wait for them. The branch has the lowest,
+ * because nothing waits for it before the end of a pass. */
 static lks_status make_streams(lksi_cuda *cuda) {
     int least, greatest;
     LKS_TRY(lksi_cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "its priorities"));

@@ -1,4 +1,4 @@
-/* The module's own base/: what its files call of it goes to the library that loaded it. */
+/* The functions of base/ that the module uses. They forward to the library that loaded the module. */
 #include "cuda/cuda.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Images from bytes, written channels-last, as convolutions read them. */
+/* Images from bytes, written channels-last for convolutions. */
 #include "op/image.h"
 
 #include "cuda/kernel.cuh"
@@ -8,10 +8,10 @@ typedef struct image_shape {
     float scale[LKSI_IMAGE_MAX_CHANNELS], shift[LKSI_IMAGE_MAX_CHANNELS];
 } image_shape;
 
-/* Rows are of any length: what lies behind the pixels is read byte by byte. */
+/* Reads value i of the draw behind the pixels, byte by byte, because rows of any length may leave it unaligned. */
 static __device__ int draw_at(const uint8_t *draw, int i) { return (int16_t)(draw[2 * i] | draw[2 * i + 1] << 8); }
 
-/* A thread has one place in all images. */
+/* A thread computes the same element of all images. */
 __global__ void images(image_shape s, const uint8_t *bytes, float *y, size_t n_samples) {
     const unsigned area = s.height * s.width, n_each = area * s.channels;
     const unsigned at = blockIdx.x * LKSI_BLOCK + threadIdx.x;

@@ -1,5 +1,5 @@
-/* Sums by many blocks in one launch: each leaves its part in memory, and the last block to finish adds up all parts.
- * Which block that is changes from run to run; the order in which it adds does not, so the bits are always the same.
+/* Sums by many blocks in one launch. Each block stores its part in memory, and the last block to finish adds all parts.
+ * Which block is last changes from run to run. The order of additions does not, so the bits are always the same.
  *
  *     __global__ void sum(const float *x, size_t count, double *parts, int *n_done, float *y) {
  *         __shared__ double room[LKSI_BLOCK];
@@ -19,25 +19,25 @@
 
 #include "cuda/kernel.cuh"
 
-/* Whether this block is the last of the `n_blocks` that count themselves by *n_done, which is 0 before and after: it
- * then sees what all of them wrote. Called once in a kernel, by all threads of a block. */
+/* Whether this block is the last of the `n_blocks` blocks that increment *n_done. If so, it sees the writes of all of
+ * them. *n_done is 0 before and after. Called once in a kernel, by all threads of a block. */
 static __device__ bool lksi_is_last_block(int *n_done, unsigned n_blocks) {
     __shared__ bool is_last;
-    __threadfence(); /* what this thread wrote is there before its block is counted */
+    __threadfence(); /* release: this thread's writes are visible before its block is counted */
     __syncthreads();
     if (threadIdx.x == 0) {
         is_last = atomicAdd(n_done, 1) + 1 == (int)n_blocks;
         if (is_last) *n_done = 0;
     }
     __syncthreads();
-    if (is_last) __threadfence(); /* and read once all are counted */
+    if (is_last) __threadfence(); /* acquire: later reads see the writes of all counted blocks */
     return is_last;
 }
 
-/* The state of a kernel whose blocks count themselves. */
+/* The state of a kernel that uses lksi_is_last_block. */
 typedef struct lksi_counting {
     lksi_cuda *cuda;
-    int *n_done; /* counters, 0 between runs; NULL where there are none */
+    int *n_done; /* counters, 0 between runs; NULL if there are none */
 } lksi_counting;
 
 static void lksi_counting_release(lksi_kernel *kernel) {
@@ -47,7 +47,7 @@ static void lksi_counting_release(lksi_kernel *kernel) {
     lksi_free(counting);
 }
 
-/* Gives the kernel its state, with so many counters. */
+/* Creates the kernel's state with `n_counters` counters. */
 static lks_status lksi_counting_create(const lks_device *device, size_t n_counters, lksi_kernel *kernel) {
     lksi_counting *counting = (lksi_counting *)lksi_alloc(sizeof *counting);
     lks_status status = LKS_OK;

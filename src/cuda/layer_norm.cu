@@ -1,4 +1,4 @@
-/* Layer norm: teams of threads take rows; what is summed over the rows is summed over slices of them first. */
+/* Layer norm. Teams of threads process rows. Sums over the rows are computed for slices of rows first, then added. */
 #include "cuda/team.cuh"
 
 __global__ void layer_norm(const float *x, const float *w, const float *b, float *y, float *means, float *inverses,
@@ -19,7 +19,7 @@ __global__ void layer_norm(const float *x, const float *w, const float *b, float
     }
 }
 
-/* What the gradients read. */
+/* The inputs of the gradient kernels. */
 typedef struct gradient_inputs {
     const float *x, *dy, *w, *means, *inverses;
     size_t n, k;
@@ -47,10 +47,12 @@ __global__ void layer_norm_grad(gradient_inputs in, float *dx, unsigned team) {
     }
 }
 
-/* Columns that a block takes side by side, and how many rows at once. */
+/* Adjacent columns of a block, and rows that it processes at once. */
 enum { WIDTH = 32, HEIGHT = LKSI_BLOCK / WIDTH, MOST_SLICES = 64 };
 
-/* Both sums of a thread, added up over the threads of its column; the first HEIGHT-th of them gets them. */
+/* Adds both sums of a thread over the threads of its column, along a fixed tree. The first WIDTH threads get the
+ * totals.
+ */
 static __device__ void add_up_column(float *a, float *b) {
     __shared__ float room[2][LKSI_BLOCK];
     room[0][threadIdx.x] = *a;
@@ -67,7 +69,7 @@ static __device__ void add_up_column(float *a, float *b) {
     *b = room[1][threadIdx.x];
 }
 
-/* Of slice blockIdx.y of the rows: sums (slices,2,k) of dy h and of dy. */
+/* Sums of dy h and of dy over slice blockIdx.y of the rows, into sums (slices,2,k). */
 __global__ void sum_slices(gradient_inputs in, float *sums) {
     const size_t j = (size_t)blockIdx.x * WIDTH + threadIdx.x % WIDTH;
     float dw = 0, db = 0;
@@ -95,7 +97,7 @@ __global__ void add_up_slices(const float *sums, unsigned n_slices, size_t k, fl
     db[j] = db_sum;
 }
 
-/* Slices of the rows: enough to fill the GPU, none of a few rows only. */
+/* The number of slices of the rows: enough to fill the GPU, but none with only a few rows. */
 static unsigned slices_of(const lksi_lowering *l) {
     size_t slices = ((size_t)lksi_tensor_rows(&l->inputs[0]) + 4 * HEIGHT - 1) / (4 * HEIGHT);
     return (unsigned)(slices < MOST_SLICES ? slices : (size_t)MOST_SLICES);

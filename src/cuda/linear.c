@@ -1,4 +1,4 @@
-/* The linear layer's three products and products of matrices, by cuBLASLt. */
+/* The linear layer's three products, and MATMUL, by cuBLASLt. */
 #include "cuda/product.h"
 
 static lksi_cuda_product_shape matmul_of(const lksi_lowering *l) {
@@ -13,7 +13,7 @@ static lksi_cuda_product_shape matmul_of(const lksi_lowering *l) {
                                      .transpose_b = tb};
 }
 
-/* Inputs 0 and 1 are the operands, in this order, for all four. */
+/* Inputs 0 and 1 are the operands, in this order, for all four operators. */
 static lksi_cuda_product_shape product_of(const lksi_lowering *l) {
     if (l->op == LKSI_OP_MATMUL) return matmul_of(l);
     const lksi_tensor *in = l->inputs;
@@ -31,8 +31,8 @@ static lksi_cuda_product_shape product_of(const lksi_lowering *l) {
         .n_products = 1, .m = first, .n = second, .k = rows, .transpose_a = true}; /* (dy, x) */
 }
 
-/* Either operand may be a state, which begins at any of its rows (train/states.c). It costs nothing: rows that long
- * keep kernels from wider loads, wherever the first one is. */
+/* Either operand may be a state, which may begin at any row of its array (train/states.c). Allowing this costs nothing:
+ * the row length limits the width of loads anyway, wherever the first row begins. */
 static void allow_any_row(const lksi_lowering *l, lksi_cuda_product_shape *shape) {
     shape->a_unit = lksi_tensor_columns(&l->inputs[0]);
     shape->b_unit = lksi_tensor_columns(&l->inputs[1]);

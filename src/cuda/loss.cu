@@ -1,16 +1,16 @@
-/* Losses, and what is counted beside them. A kernel over rows or elements leaves each block's sum in scratch; its last
- * block adds those up: always in one order. */
+/* Losses, and counts of correct rows and of labels. A kernel over rows or elements stores each block's sum in scratch.
+ * Its last block adds them in a fixed order. */
 #include "cuda/last_block.cuh"
 #include "cuda/team.cuh"
 
-/* What one block adds to a loss: the sum, and over how many. */
+/* One block's contribution to a loss: the sum, and the number of its terms. */
 typedef struct part {
     double sum, count;
 } part;
 
 enum { MOST_PARTS = 1024 };
 
-/* Where the blocks' parts go, and what is made of them: their sum; or their mean, 0 of nothing. */
+/* Where the blocks' parts are stored, and the result: their sum, or their mean, which is 0 if there are no terms. */
 typedef struct total {
     part *parts; /* one for each block */
     int *n_done;
@@ -18,7 +18,7 @@ typedef struct total {
     float *result;
 } total;
 
-/* What each block has at its end. */
+/* Called by all threads of each block at its end. */
 static __device__ void add_up(const total &of, double sum, double count) {
     __shared__ double room[LKSI_BLOCK];
     sum = lksi_block_sum(sum, room);
@@ -73,7 +73,7 @@ static __device__ float largest_of_row(const labels &rows, const float *x, size_
     return largest;
 }
 
-/* p = softmax x by the shifted exponentials; (1 - s) -log p[label] + s mean of -log p. */
+/* p = softmax x, computed from shifted x. The loss of a row is (1 - s) (-log p[label]) + s mean(-log p). */
 __global__ void cross_entropy(labels rows, const float *x, float *p, total mean, lksi_cuda_fault_word *fault) {
     __shared__ float room[LKSI_BLOCK];
     const float smoothing = (float)rows.smoothing;
@@ -111,7 +111,7 @@ __global__ void count_labels(labels rows, total all) {
     add_up(all, count, 0);
 }
 
-/* `n_counted`: NULL where all count. */
+/* `n_counted` is NULL if all rows count. */
 __global__ void cross_entropy_grad(labels rows, const float *p, const float *dloss, const float *n_counted, float *dx) {
     const float factor = *dloss / (n_counted != NULL ? *n_counted : (float)rows.n_rows);
     const float target = (float)(1 - rows.smoothing), elsewhere = (float)(rows.smoothing / (double)rows.n_classes);
@@ -124,10 +124,10 @@ __global__ void cross_entropy_grad(labels rows, const float *p, const float *dlo
     }
 }
 
-/* By which x are compared: NaN is larger than none, but nothing is larger than NaN in the first place. */
+/* The key by which x are compared. A NaN counts as -infinity, but as +infinity in the first column, where it wins. */
 static __device__ float rank_of(float x, size_t j) { return x == x ? x : j == 0 ? INFINITY : -INFINITY; }
 
-/* How many rows' first largest x is at the label. */
+/* Counts the rows whose first maximum is at the label. */
 __global__ void count_correct(labels rows, const float *x, total all) {
     __shared__ float values[LKSI_BLOCK];
     __shared__ size_t places[LKSI_BLOCK];
@@ -183,7 +183,7 @@ __global__ void elements_grad(const float *a, const float *b, const float *dloss
     LKSI_FOR_EACH(i, count) da[i] = slope_of<op>(a[i], b[i]) * factor;
 }
 
-/* --- what runs them --- */
+/* --- launching --- */
 
 static lksi_cuda *cuda_of(const lksi_kernel *kernel) { return ((const lksi_counting *)kernel->state)->cuda; }
 static cudaStream_t stream_of(const lksi_kernel *kernel) { return cuda_of(kernel)->stream; }
@@ -271,7 +271,7 @@ lks_status lksi_cuda_lower_loss(const lks_device *device, const lksi_lowering *q
     kernel->name = kernels[question->op - LKSI_OP_CROSS_ENTROPY].name;
     kernel->run = kernels[question->op - LKSI_OP_CROSS_ENTROPY].run;
     kernel->lowering = *question;
-    kernel->scratch_nbytes = (MOST_PARTS + 1) * sizeof(part); /* and how many count */
+    kernel->scratch_nbytes = (MOST_PARTS + 1) * sizeof(part); /* one more for n_counted */
     lksi_lowering_make_row_major(&kernel->lowering);
     return lksi_counting_create(device, 1, kernel);
 }

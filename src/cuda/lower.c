@@ -1,4 +1,4 @@
-/* Which file lowers an operator. */
+/* Dispatch of operators to the files that lower them. */
 #include "cuda/cuda.h"
 
 static lksi_cuda_lower *const lower_by_op[LKSI_OP_COUNT] = {
@@ -103,7 +103,7 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
     return by_family(device, question, kernel);
 }
 
-/* Convolutions' weights lie as cuDNN reads them fastest. */
+/* Weights of convolutions are stored channels-last, as cuDNN reads them fastest. */
 static lks_status choose_storage(const lks_device *device, const lksi_lowering *user, int input, lksi_layout *storage) {
     (void)device;
     *storage = (lksi_layout){0};

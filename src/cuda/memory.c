@@ -1,12 +1,12 @@
-/* The GPU's memory, copies to and from it, and work that is written down to be done again (CUDA graphs). */
+/* The GPU's memory, copies to and from it, streams, and recordings (CUDA graphs). */
 #include "cuda/cuda.h"
 
 #include <string.h>
 
-/* A rank's calls may come from several threads, and each has a current GPU of its own. */
+/* Makes the GPU current. A rank's calls may come from several threads, and each thread has its own current GPU. */
 static lksi_cuda *enter(const lks_device *device) {
     lksi_cuda *cuda = lksi_cuda_of(device);
-    (void)cudaSetDevice(cuda->index); /* what is wrong with it comes out of the next call */
+    (void)cudaSetDevice(cuda->index); /* the next call reports an error */
     return cuda;
 }
 
@@ -32,8 +32,8 @@ static void release(const lks_device *device, void *memory) {
     (void)cudaFree(memory); /* waits for all work that may use it */
 }
 
-/* On a stream of its own to memory beside `to`, so that it goes on while the kernels before it do. What is left for
- * their stream is a copy within the GPU. */
+/* Copies to a staging buffer on the GPU, on a separate stream, so that the transfer overlaps with kernels that are
+ * queued already. The kernels' stream only gets the copy from there to `to`. */
 static lks_status send_early(lksi_cuda *cuda, const lksi_cuda_stage *stage, void *to, size_t nbytes) {
     LKS_TRY(lksi_cuda_check(cudaMemcpyAsync(stage->there, stage->here, nbytes, cudaMemcpyHostToDevice, cuda->arriving),
                             "a copy to it"));
@@ -43,8 +43,8 @@ static lks_status send_early(lksi_cuda *cuda, const lksi_cuda_stage *stage, void
                            "a copy within it");
 }
 
-/* Through pinned memory, so that the copy neither waits for the stream nor reads `from` later on. A small one takes as
- * long from the host as within the GPU, and fewer calls. */
+/* Goes through pinned memory, so that the call does not wait for the stream and does not read `from` after it returns.
+ * A small copy is as fast from the host as within the GPU, and takes fewer calls. */
 static lks_status copy_in_piece(lksi_cuda *cuda, void *to, const void *from, size_t nbytes) {
     lksi_cuda_stage *stage = &cuda->stages[cuda->next_stage];
     cuda->next_stage = (cuda->next_stage + 1) % LKSI_CUDA_STAGES;
@@ -93,7 +93,7 @@ static lks_status follow(cudaStream_t stream, cudaStream_t before, cudaEvent_t e
     return await(stream, event);
 }
 
-/* The branch's work is some of what was asked for. */
+/* *beside also waits for the branch, because its work was requested earlier too. */
 static lks_status fork_stream(const lks_device *device, void **beside) {
     lksi_cuda *cuda = enter(device);
     *beside = cuda->beside;
@@ -112,7 +112,7 @@ void lksi_cuda_take_lane(lksi_cuda *cuda, int lane) {
     cuda->workspace = cuda->lanes[lane].workspace;
 }
 
-/* Within a recording nobody may wait for what came before it. */
+/* The trunk waits for the branch. `record` calls this first, because a recording must not wait for earlier events. */
 static lks_status merge(const lks_device *device) {
     lksi_cuda *cuda = enter(device);
     if (!cuda->is_branched) return LKS_OK;
@@ -135,9 +135,9 @@ static lks_status leave_branch(const lks_device *device) {
     return lksi_cuda_check(cudaEventRecord(cuda->branched, cuda->lanes[LKSI_CUDA_BRANCH].stream), "an event");
 }
 
-/* --- what kernels find wrong --- */
+/* --- faults that kernels find --- */
 
-/* `copied` from the GPU. */
+/* `copied` is a copy of the fault word. Clears the word on the GPU if there is a fault. */
 static lks_status check_faults(const lks_device *device, const void *copied) {
     lksi_cuda_fault_word word;
     memcpy(&word, copied, sizeof word);
@@ -171,7 +171,7 @@ static lks_status wait_until_done(const lks_device *device) {
     return faults(device);
 }
 
-/* --- what is read without a wait for all --- */
+/* --- results that are read without waiting for all work --- */
 
 static lks_status post(const lks_device *device, const void *from, size_t nbytes) {
     lksi_cuda *cuda = enter(device);
@@ -203,13 +203,13 @@ static lks_status end_record(const lks_device *device, void **recording) {
     cudaGraphExec_t made = NULL;
     if (recording == NULL) {
         (void)cudaStreamEndCapture(enter(device)->stream, &graph);
-        (void)cudaGetLastError(); /* the error was told before */
+        (void)cudaGetLastError(); /* the error was reported before */
         lksi_cuda_of(device)->is_branched = false;
         if (graph != NULL) (void)cudaGraphDestroy(graph);
         return LKS_OK;
     }
     LKS_TRY(lksi_cuda_check(cudaStreamEndCapture(enter(device)->stream, &graph), "the end of a recording"));
-    /* What was recorded from the urgent stream stays urgent; else all had the priority of the stream of replay(). */
+    /* The flag keeps the priorities of the recorded streams. Without it everything has that of replay's stream. */
     lks_status status =
         lksi_cuda_check(cudaGraphInstantiate(&made, graph, cudaGraphInstantiateFlagUseNodePriority), "a recording");
     (void)cudaGraphDestroy(graph);

@@ -1,25 +1,24 @@
-/* Pooling, row-major and channels-last: a thread per element of what is written, which looks at all that it is made of.
- * So gradients gather, and are added in one order. */
+/* Pooling, row-major and channels-last. There is one thread per output element, which reads all its inputs. So
+ * gradients gather instead of scatter, and are added in a fixed order. */
 #include "cuda/kernel.cuh"
 
-/* One image of the batch: channels of h x w elements; `step` from one channel to the next, from one position to the
- * next. */
+/* One image of the batch: channels of h x w elements, with the steps from one channel and one position to the next. */
 typedef struct image {
     unsigned channels, h, w;
     size_t channel_step, position_step;
 } image;
 
 typedef struct pool {
-    image x, y; /* also in a gradient: what is pooled, and what comes of it */
+    image x, y; /* the input and the result of the pooling, also in a gradient */
     size_t n_samples;
     int window[2], stride[2], padding[2];
     const float *from;
-    const int *from_index; /* of the maximum's gradient */
+    const int *from_index; /* only MAX_POOL2D_GRAD */
     float *to;
-    int *to_index; /* of the maximum */
+    int *to_index; /* only MAX_POOL2D */
 } pool;
 
-/* An element of `of`, of one sample: neighbours in memory are neighbouring threads'. */
+/* The position of element i of one sample. Elements are numbered in memory order, so that accesses are coalesced. */
 typedef struct place {
     unsigned channel;
     int row, column;
@@ -36,7 +35,7 @@ static __device__ size_t offset_of(const image &of, size_t sample, unsigned chan
            ((size_t)row * of.w + (size_t)column) * of.position_step;
 }
 
-/* The first of the largest; NaN counts as larger than all, so that it is seen. */
+/* The first maximum. A NaN counts as larger than everything, so that it propagates. */
 static __device__ void largest_at(const pool &s, size_t sample, place at) {
     const int top = at.row * s.stride[0] - s.padding[0], left = at.column * s.stride[1] - s.padding[1];
     float largest = -INFINITY;
@@ -66,7 +65,7 @@ static __device__ void mean_at(const pool &s, size_t sample, place at) {
     s.to[offset_of(s.y, sample, at.channel, at.row, at.column)] = sum / (float)(s.window[0] * s.window[1]);
 }
 
-/* Which windows have position `at` of axis `axis` in them: outputs [*first, *end). */
+/* The windows that contain position `at` of axis `axis`: outputs [*first, *end). */
 static __device__ void windows_of(const pool &s, int axis, int at, int n_outputs, int *first, int *end) {
     const int from = at + s.padding[axis], stride = s.stride[axis], window = s.window[axis];
     *first = from < window ? 0 : (from - window) / stride + 1;
@@ -92,7 +91,7 @@ template <bool is_max> static __device__ void gradient_at(const pool &s, size_t 
     s.to[offset_of(s.x, sample, at.channel, at.row, at.column)] = sum;
 }
 
-/* Samples side by side: 32 bits hold the elements of one, which makes dividing cheap. */
+/* Samples are along blockIdx.y, so that the elements of one are counted in 32 bits, which makes division cheap. */
 template <int op> __global__ void pool_samples(pool s) {
     const bool is_forward = op == LKSI_OP_MAX_POOL2D || op == LKSI_OP_AVG_POOL2D;
     const image of = is_forward ? s.y : s.x;
@@ -109,7 +108,7 @@ template <int op> __global__ void pool_samples(pool s) {
         }
 }
 
-/* --- what runs them --- */
+/* --- launching --- */
 
 static bool is_gradient(int op) { return op == LKSI_OP_MAX_POOL2D_GRAD || op == LKSI_OP_AVG_POOL2D_GRAD; }
 
@@ -171,7 +170,7 @@ lks_status lksi_cuda_lower_pool(const lks_device *device, const lksi_lowering *q
     kernel->run = kernels[question->op - LKSI_OP_MAX_POOL2D].run;
     kernel->lowering = *question;
     kernel->state = device->state;
-    /* What arrives decides; where that does not show, images are taken to lie as convolutions have them. */
+    /* The input's layout decides. If both layouts of the input are the same, dx gets the one that convolutions use. */
     const bool is_last = question->input_layouts[0].id != 0 || (is_grad && has_one_position(&question->inputs[0]));
     for (int i = 0; i < question->n_inputs; i++)
         kernel->lowering.input_layouts[i] = layout_of(&question->inputs[i], is_last);

@@ -1,15 +1,18 @@
-/* cuBLASLt knows matrices by columns: y^T = b^T a^T, in which a row-major matrix is its own transpose. So cuBLAS's A is
- * our b, its B our a, its D (n,m) our y, and a bias of D's rows one of our columns. */
+/* Matrix products by cuBLASLt.
+ *
+ * cuBLASLt is column-major. A row-major matrix is its own transpose in column-major order, so we compute
+ * y^T = b^T a^T. cuBLAS's A is our b, its B is our a, its D (n,m) is our y, and its bias over D's rows is a bias over
+ * our columns. */
 #include "cuda/product.h"
 
-/* The vectors of the widest loads; every tensor and every part of a scratch begins at a multiple, but for states: see
- * linear.c and recurrent.c. */
+/* Bytes of the widest loads. Every tensor and every part of a scratch buffer is aligned to it, except states (see
+ * linear.c and recurrent.c). */
 enum { ALIGNMENT = 16 };
 
 struct lksi_cuda_product {
     lksi_cuda *cuda;
     lksi_cuda_product_shape shape;
-    bool has_epilogue; /* cuBLAS adds the bias; it is no choice for ReLU, which makes 0 of NaN there */
+    bool has_epilogue; /* cuBLAS adds the bias; not used for ReLU, because cuBLAS's turns NaN into 0 */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, y;
     cublasLtMatmulHeuristicResult_t chosen;
@@ -35,12 +38,12 @@ static lks_status make_operation(lksi_cuda_product *p) {
     LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof transpose_a));
     LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b));
     LKS_TRY(set_epilogue(p));
-    /* Nothing reads from there: the choice of an algorithm looks at how the bias is aligned. */
+    /* A placeholder that is never read: the choice of an algorithm depends on the alignment of the bias. */
     const void *bias = (const char *)p->cuda->workspace + ALIGNMENT;
     return p->has_epilogue ? set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) : LKS_OK;
 }
 
-/* Of a row-major matrix (n_rows, n_columns) as it lies. */
+/* The layout of a row-major matrix (n_rows, n_columns) with `row` elements from row to row; 0: no gaps. */
 static lks_status make_layout(const lksi_cuda_product *p, cudaDataType_t type, int64_t n_rows, int64_t n_columns,
                               int64_t row, cublasLtMatrixLayout_t *layout) {
     static const char what[] = "the layout of a product's matrix";
@@ -66,14 +69,14 @@ static lks_status make_layouts(lksi_cuda_product *p) {
     return make_layout(p, CUDA_R_32F, s->m, s->n, s->y_row, &p->y);
 }
 
-/* Of what begins at a multiple of `unit` elements. */
+/* The alignment in bytes of an operand that begins at a multiple of `unit` elements. */
 static uint32_t alignment_of(int64_t unit, size_t element_nbytes) {
     uint32_t nbytes = (uint32_t)((uint64_t)unit * element_nbytes % ALIGNMENT);
     return nbytes == 0 ? ALIGNMENT : nbytes & (~nbytes + 1);
 }
 
-/* cuBLASLt 13.1 leaves out the last terms of some long sums of 16-bit operands that it divides among blocks: where k is
- * no multiple of 64, from 11528 terms on. Such a sum is not divided. */
+/* Workaround for a bug of cuBLASLt 13.1: if it splits a long sum of 16-bit operands among blocks, and k is not a
+ * multiple of 64, it omits the last terms of some sums, from 11528 terms on. Splitting is forbidden for such sums. */
 enum { LONG_SUM = 8192, SUM_UNIT = 64 };
 static uint32_t reductions_of(const lksi_cuda_product_shape *s) {
     bool is_risky = s->is_rounded && s->k > LONG_SUM && s->k % SUM_UNIT != 0;
@@ -122,7 +125,8 @@ static cublasStatus_t find_algorithm(lksi_cuda_product *p, cublasLtMatmulPrefere
     return found == CUBLAS_STATUS_SUCCESS ? p->chosen.state : found;
 }
 
-/* Once for all runs, which therefore add up in one order. Not all shapes have an algorithm that adds a bias. */
+/* Chosen once for all runs, so that the order of additions is always the same. If no algorithm adds a bias for this
+ * shape, a separate kernel does. */
 static lks_status choose_algorithm(lksi_cuda_product *p) {
     cublasLtMatmulPreference_t preference = NULL;
     LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulPreferenceCreate(&preference), "a choice of algorithms"));

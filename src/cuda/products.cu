@@ -1,4 +1,4 @@
-/* What our products need beside cuBLAS and cuDNN. */
+/* Kernels around the products of cuBLAS and cuDNN: bf16 operands, bias and activation, sums of rows. */
 #include "cuda/bf16.cuh"
 #include "cuda/product.h"
 
@@ -8,7 +8,7 @@ __global__ void round_operand(const float *from, uint16_t *to, size_t count) {
     LKSI_FOR_EACH(i, count) to[i] = lksi_bf16_of(from[i]);
 }
 
-/* Up to three are left over: the last ones. */
+/* Four elements at a time. Block 0 also rounds the remaining elements, at most three. */
 __global__ void round_by_four(const float *from, uint16_t *to, size_t count) {
     LKSI_FOR_EACH(i, count / 4) {
         float4 x = ((const float4 *)from)[i];
@@ -30,7 +30,7 @@ lks_status lksi_cuda_round(lksi_cuda *cuda, const float *from, size_t count, voi
     return lksi_cuda_launched("f32 to bf16");
 }
 
-/* --- endings --- */
+/* --- bias and activation --- */
 
 static __device__ float value_at(const float *x, size_t i) { return x[i]; }
 static __device__ float value_at(const uint16_t *x, size_t i) { return lksi_bf16_value(x[i]); }
@@ -50,7 +50,9 @@ __global__ void end_product(const T *x, const float *bias, size_t n_columns, boo
     }
 }
 
-/* Of a row whose columns are fours, too; of less than 2^32 fours. */
+/* The same, four elements at a time. n_columns must be a multiple of 4 if there is a bias, and count / 4 less than
+ * 2^32.
+ */
 template <typename T>
 __global__ void end_by_four(const T *x, const float *bias, uint32_t n_columns, bool is_relu, float4 *y, size_t count) {
     LKSI_FOR_EACH(i, count / 4) {
@@ -81,10 +83,10 @@ lks_status lksi_cuda_end_product(lksi_cuda *cuda, const lksi_cuda_ending *ending
     return lksi_cuda_launched("a product's bias and activation");
 }
 
-/* --- sums over rows: each block adds up a chunk of rows for a few columns, then the chunks' sums are rows again --- */
+/* --- sums over rows: each block sums a chunk of rows for a few columns; a second launch sums the chunks' sums --- */
 
 enum { COLUMNS = 32, LANES = LKSI_BLOCK / COLUMNS, MOST_CHUNKS = 128, LEAST_ROWS = 64 };
-/* They are one chunk: a second launch would take longer. */
+/* Up to this many rows are one chunk, because a second launch would take longer. */
 enum { FEW_ROWS = 256 };
 
 /* sums (gridDim.y, n_columns): row i is the sum of chunk i. */

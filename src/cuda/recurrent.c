@@ -1,12 +1,12 @@
-/* Recurrent layers. What does not wait for the step before is one product for all steps: W_ih x before the steps; dx
- * and the weights' gradients after them. A step itself is one product with W_hh, and one kernel for its cells, which
- * also writes what the next product reads: h without gaps, and where products round, as bf16. Steps lie T rows apart in
- * all tensors (batch first), which the products' row lengths take care of.
+/* Recurrent layers. Work that does not depend on the previous step is one product for all steps: W_ih x before the
+ * steps; dx and the weights' gradients after them. A step is one product with W_hh and one kernel for its cells. The
+ * kernel also writes the operand of the next product: h without gaps, in bf16 if products are rounded. Tensors are
+ * batch first, so the samples of a step are T rows apart. The products' row lengths account for that.
  *
- * gates and cells keep what the reference device keeps: the activated i f g o, and c. */
+ * gates and cells hold the same as on the reference device: the activated i f g o, and c. */
 #include "cuda/recurrent.h"
 
-/* N, T, K, M, and G M: rows of the weights. */
+/* N, T, K, M, and G M, the rows of the weights. */
 typedef struct sizes {
     int64_t n, t, k, m, gm;
 } sizes;
@@ -17,7 +17,7 @@ typedef struct recurrent {
     lksi_cuda *cuda;
     bool has_cells, is_rounded;
     sizes s;
-    lksi_cuda_product *products[N_PRODUCTS]; /* those that the pass needs */
+    lksi_cuda_product *products[N_PRODUCTS]; /* NULL if the pass does not need it */
 } recurrent;
 
 static bool has_cells(lksi_op op) { return op == LKSI_OP_LSTM || op == LKSI_OP_LSTM_GRAD; }
@@ -34,7 +34,7 @@ static lksi_cuda_product_shape shape_of(int which, const sizes *s) {
     switch (which) {
     case GATES: /* x W_ih^T */
         return (lksi_cuda_product_shape){.m = rows, .n = s->gm, .k = s->k, .transpose_b = true};
-    case NEXT: /* gates of a step += h W_hh^T; h0 may be a state, which begins at any of its rows */
+    case NEXT: /* gates of a step += h W_hh^T; h0 may be a state, which may begin at any row of its array */
         return (lksi_cuda_product_shape){.m = s->n,
                                          .n = s->gm,
                                          .k = s->m,
@@ -54,7 +54,7 @@ static lksi_cuda_product_shape shape_of(int which, const sizes *s) {
     }
 }
 
-/* What products read for `count` elements of `from`. */
+/* lksi_cuda_product_operand for any product of the pass. */
 static lks_status operand(const recurrent *r, const float *from, int64_t count, char **scratch, const void **to) {
     const lksi_cuda_product *any = r->products[GATES] != NULL ? r->products[GATES] : r->products[BACK];
     return lksi_cuda_product_operand(any, from, (size_t)count, scratch, to);
@@ -72,7 +72,7 @@ static void *take(char **scratch, size_t nbytes) {
     return room;
 }
 
-/* Room for an operand that a kernel of ours writes. */
+/* Takes memory for an operand that one of our kernels writes. */
 static lksi_cuda_written take_operand(const recurrent *r, int64_t count, char **scratch) {
     if (r->is_rounded) return (lksi_cuda_written){.rounded = take(scratch, rounded_nbytes(r, count))};
     return (lksi_cuda_written){.plain = take(scratch, floats_nbytes(count))};
@@ -140,7 +140,7 @@ static lks_status backward_steps(const recurrent *r, lksi_cuda_backward_step *st
     return LKS_OK;
 }
 
-/* What all steps together give. `dw`: where dW_ih, dW_hh and db go. */
+/* The gradients that are computed from all steps together. `dw` receives dW_ih, dW_hh and db. */
 static lks_status weight_gradients(const recurrent *r, const lksi_cuda_backward_step *step, const float *x,
                                    const float *h0, void *const *dw, char *room) {
     const sizes *s = &r->s;
@@ -153,7 +153,7 @@ static lks_status weight_gradients(const recurrent *r, const lksi_cuda_backward_
     return lksi_cuda_sum_columns(r->cuda, step->dgates.plain, s->n * s->t, s->gm, room, dw[2]);
 }
 
-/* dh0 and dc0 serve as the gradients that travel back through the steps. */
+/* The buffers of dh0 and dc0 hold dh and dc while they propagate back through the steps. */
 static lks_status backward(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const recurrent *r = kernel->state;
     const sizes *s = &r->s;

@@ -1,31 +1,32 @@
-/* Sums over axes: SUM, MEAN, SUM_ROWS, SUM_TO. The input is read as it lies, the result is row-major.
+/* Sums over axes: SUM, MEAN, SUM_ROWS, SUM_TO. The input is read in its layout. The result is row-major.
  *
- * A block makes `columns` results, each by 256 / columns threads, which go over the summed elements with that step and
- * are then added up a tree. Threads that are neighbours read neighbours in memory: elements of one sum where the
- * fastest axis is summed, else of sums that are neighbours. Where that gives too few blocks for a GPU, each takes a
- * part of the summed elements only, and a second kernel adds the parts. All in double and in an order that the shape
- * fixes. */
+ * A block computes `columns` results. 256 / columns threads work on each: they step over the summed elements with that
+ * stride, and a tree then adds their sums. Neighbouring threads read neighbouring addresses: elements of one sum if the
+ * fastest axis is summed, otherwise elements of neighbouring sums. If that gives too few blocks for a GPU, each block
+ * sums only a part of the elements, and a second kernel adds the parts. All sums are in double. The shape determines
+ * the order. */
 #include "cuda/walk.cuh"
 
-namespace { // what follows is this file's
+namespace {
 
 enum { ENOUGH_BLOCKS = 512, LEAST_PER_THREAD = 16 };
 
-/* walks: `a` is x; results come in the order of `kept`. */
+/* In both walks, place `a` is in x. Results are in the order of `kept`. */
 struct reduction {
     lksi_cuda_walk kept, summed;
     size_t n_kept, n_summed, n_per_part;
     unsigned columns, n_parts;
-    bool is_along; /* neighbours are elements of one sum */
+    bool is_along; /* neighbouring threads read elements of one sum */
     double divisor;
 };
 
 struct state {
     lksi_cuda *cuda;
-    reduction first, second; /* the second adds the parts, where there are several */
+    reduction first, second; /* the second adds the parts, if there are several */
 };
 
-/* Of the elements from `begin` on, by steps. Along one axis, several reads are under way at a time. */
+/* Sums the elements begin, begin + step, ... below `end`. Along one axis the loop is unrolled, so that several reads
+ * are in flight. */
 template <typename T>
 __device__ double sum_of_steps(const T *x, const lksi_cuda_walk &walk, size_t begin, size_t end, size_t step) {
     double total = 0;
@@ -74,14 +75,15 @@ lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, voi
     return lksi_cuda_launched(kernel->name);
 }
 
-/* The least power of 2 that is not below n; LKSI_BLOCK where that is less. */
+/* The least power of 2 not below n, at most LKSI_BLOCK. */
 unsigned power_of_2(size_t n) {
     unsigned power = 1;
     while (power < n && power < LKSI_BLOCK) power *= 2;
     return power;
 }
 
-/* Columns: those that are read together in whole lines, but no more threads a sum than it has elements. */
+/* Chooses the number of columns: enough to read whole cache lines, and so many that a sum has no more threads than
+ * elements. */
 void divide_among_threads(reduction *r, unsigned most_columns) {
     int last = r->kept.n_axes - 1;
     unsigned wanted = power_of_2(r->n_kept), least = LKSI_BLOCK / power_of_2(r->n_summed);
@@ -100,7 +102,8 @@ void divide_into_parts(reduction *r) {
     r->n_parts = (unsigned)((r->n_summed + r->n_per_part - 1) / r->n_per_part);
 }
 
-/* Of parts (n_parts, n_kept). There are few, and each takes the time of a read: many threads a sum. */
+/* The reduction of the parts (n_parts, n_kept). Few columns, so that many threads share a sum, because each of the few
+ * parts costs the latency of a read. */
 reduction sum_of_parts(const reduction *first) {
     reduction r = *first;
     r.kept = r.summed = lksi_cuda_walk_nowhere();
@@ -124,7 +127,7 @@ bool is_summed(const lksi_lowering *l, int axis) {
     }
 }
 
-/* Kept axes in the result's order, summed ones in that of memory. */
+/* Kept axes are in the result's order, summed axes in memory order. */
 void plan(const lksi_lowering *l, state *s) {
     const lksi_tensor *x = &l->inputs[0];
     reduction *r = &s->first;

@@ -1,13 +1,13 @@
-/* Softmax over the last axis, its logarithm, and their gradients. A row is worked on by as many threads as it has
- * elements, up to a block, and a block has as many rows as there is room for. Row-major. Loops are unrolled so that
- * several reads are under way at a time. */
+/* Softmax over the last axis, its logarithm, and their gradients. Row-major. A row gets as many threads as it has
+ * elements, rounded up to a power of 2, at most a block. A block processes as many rows as fit. Loops are unrolled so
+ * that several reads are in flight. */
 #include "cuda/kernel.cuh"
 
-namespace { // what follows is this file's
+namespace {
 
 struct rows {
-    size_t n_rows, n_columns, n_steps; /* n_steps: rows of a triangle where causal, else 0 */
-    unsigned width;                    /* threads of a row, a power of 2 */
+    size_t n_rows, n_columns, n_steps; /* n_steps: rows of a triangle if causal, else 0 */
+    unsigned width;                    /* threads per row, a power of 2 */
 };
 
 struct state {
@@ -15,9 +15,9 @@ struct state {
     rows shape;
 };
 
-/* What one thread has to do with: the elements from lane on, by steps of shape.width. */
+/* A thread's view of its row. It processes the elements lane, lane + width, ... */
 struct row {
-    size_t begin, n_seen, n; /* of elements; all 0 where there is no such row */
+    size_t begin, n_seen, n; /* in elements; n_seen: those not masked; all 0 if there is no such row */
     unsigned lane;
 };
 
@@ -31,7 +31,7 @@ __device__ row row_of_thread(const rows &s) {
     return r;
 }
 
-/* The sum or the largest of one value per thread of a row, up a fixed tree; every thread gets it. */
+/* The sum or the maximum of one value per thread of a row, along a fixed tree. Every thread gets it. */
 __device__ float combine(float value, float *room, unsigned width, bool is_largest) {
     unsigned lane = threadIdx.x % width;
     float *mine = &room[threadIdx.x];
@@ -58,7 +58,7 @@ template <bool is_log> __global__ void softmax(const float *__restrict__ x, floa
 #pragma unroll 4
     for (size_t j = r.lane; j < r.n_seen; j += s.width) sum += expf(x[j] - largest);
     sum = combine(sum, room, s.width, false);
-    float log_sum = logf(sum); /* largest + log_sum would lose it where largest is large */
+    float log_sum = logf(sum); /* subtracted separately: largest + log_sum would round it away if largest is large */
 #pragma unroll 4
     for (size_t j = r.lane; j < r.n_seen; j += s.width) {
         float shifted = x[j] - largest;

@@ -1,4 +1,4 @@
-/* Rows that a block's threads take in teams: short rows several at a time, long ones one after the other.
+/* Loops over rows by teams of a block's threads. A block processes several short rows at a time, or one long row.
  *
  *     __global__ void sum_rows(const float *x, float *y, size_t n_rows, size_t n_columns, unsigned team) {
  *         __shared__ float room[LKSI_BLOCK];
@@ -13,13 +13,14 @@
  *     unsigned team = lksi_team_for(n_columns);
  *     LKSI_LAUNCH(sum_rows, lksi_team_grid(team, n_rows), LKSI_BLOCK, stream, x, y, n_rows, n_columns, team);
  *
- * All threads of a block go round as often, so that they meet at barriers; the last time, row may be n_rows or more. */
+ * All threads of a block run the same number of iterations, so that they meet at barriers. In the last iteration `row`
+ * may be n_rows or more. */
 #ifndef LKSI_TEAM_CUH
 #define LKSI_TEAM_CUH
 
 #include "cuda/kernel.cuh"
 
-/* Threads of one team: a power of two, 1 to LKSI_BLOCK. A thread has at least two columns where there are many. */
+/* Threads of one team: a power of two, 1 to LKSI_BLOCK. With many columns a thread has at least two. */
 static inline unsigned lksi_team_for(size_t n_columns) {
     unsigned team = 1;
     while (team < LKSI_BLOCK && team * 2 < n_columns) team *= 2;
@@ -36,8 +37,8 @@ static __device__ unsigned lksi_team_lane(unsigned team) { return threadIdx.x % 
          first_ < (n_rows);                                                                                            \
          row += (size_t)gridDim.x * (LKSI_BLOCK / (team)), first_ += (size_t)gridDim.x * (LKSI_BLOCK / (team)))
 
-/* The sum of one value per thread of a team, up a fixed tree; each of its threads gets it. `room` as for
- * lksi_block_sum. */
+/* Sums one value per thread of a team along a fixed tree. Each thread of the team gets the sum. All threads of the
+ * block must call it. `room` as for lksi_block_sum. */
 template <typename T> static __device__ T lksi_team_sum(unsigned team, T value, T *room) {
     unsigned lane = lksi_team_lane(team);
     room[threadIdx.x] = value;

@@ -1,11 +1,11 @@
-/* What ends a step: sums of gradients and of figures, the norm that clips, and the update rules of op/op.h. Formulas
- * and roundings are those of reference/update_isa.c and parallel/clip.c. */
+/* The end of a step: sums of gradients and figures, the norm for clipping, and the update rules of op/op.h. Formulas
+ * and rounding are those of reference/update_isa.c and parallel/clip.c. */
 #include "cuda/kernel.cuh"
 
-/* Calls come from any thread, and each has a current GPU of its own. */
+/* Makes the GPU current and returns its stream. Calls may come from any thread, and each has its own current GPU. */
 static cudaStream_t stream_of(const lks_device *device) {
     lksi_cuda *cuda = lksi_cuda_of(device);
-    (void)cudaSetDevice(cuda->index); /* what is wrong with it comes out of the launch */
+    (void)cudaSetDevice(cuda->index); /* the launch reports an error */
     return cuda->stream;
 }
 
@@ -20,7 +20,7 @@ lks_status lksi_cuda_add(const lks_device *device, float *sum, const float *earl
     return lksi_cuda_launched("cuda:add");
 }
 
-/* As parallel/accumulate.c's lksi_sums_add. */
+/* Same as lksi_sums_add in parallel/accumulate.c. */
 static __device__ void add_figures(lksi_figures *sums, const lksi_figures *more) {
     sums->n_samples += more->n_samples;
     sums->loss += more->loss;
@@ -61,9 +61,9 @@ __global__ void sum_squares(const float *gradients, size_t n_parameters, size_t 
     }
 }
 
-/* Up the balanced tree, split at the largest power of two below the count: that is, neighbours first, and who has none
- * goes up alone. Adds up LKSI_BLOCK values, `stride` apart, from `first` on; those from `count` on do not exist, and
- * count as 0, which changes no sum of squares. Thread 0 gets the sum. */
+/* Adds LKSI_BLOCK values, `stride` apart, from `first` on, along the balanced tree that splits at the largest power of
+ * two below the count. Equivalently: neighbours are added first, and a value without a neighbour moves up alone. Values
+ * from `count` on count as 0, which does not change a sum of squares. Thread 0 gets the sum. */
 static __device__ double add_up_neighbours(const double *values, size_t count, size_t first, size_t stride,
                                            double *room) {
     size_t i = first + threadIdx.x * stride;
@@ -76,7 +76,7 @@ static __device__ double add_up_neighbours(const double *values, size_t count, s
     return room[0];
 }
 
-/* One level of that tree where there are more values than one block adds up: each sum in place of its first value. */
+/* One level of that tree, if there are more values than one block adds. Each sum replaces its first value. */
 __global__ void add_up_level(double *values, size_t count, size_t stride) {
     __shared__ double room[LKSI_BLOCK];
     size_t first = (size_t)blockIdx.x * LKSI_BLOCK * stride;
@@ -84,8 +84,8 @@ __global__ void add_up_level(double *values, size_t count, size_t stride) {
     if (threadIdx.x == 0) values[first] = sum;
 }
 
-/* The ranks' figures up the same tree, by carrying as a binary counter does: pairs, then pairs of pairs; what is left
- * over at the end is added from the right. */
+/* Adds the ranks' figures along the same tree, with a binary counter: pairs, then pairs of pairs. The remaining partial
+ * sums are added from the right. */
 static __device__ lksi_figures add_up_figures(const lksi_figures *figures, int count) {
     lksi_figures waiting[32]; /* [level]: the sum of 2^level ranks */
     for (int rank = 0; rank < count; rank++) {
@@ -108,8 +108,8 @@ static __device__ lksi_figures add_up_figures(const lksi_figures *figures, int c
     return all;
 }
 
-/* Whether each rank expected as many samples, none is faulty, and all mean this step: where NCCL was told to give up,
- * those of the step before may lie there still. */
+/* Whether every rank expected this number of samples, none has a fault, and all figures belong to this step. After NCCL
+ * was aborted, figures of the previous step may still be in memory. */
 static __device__ bool are_agreed(const lksi_flat_step *step, double n_samples) {
     bool are = true;
     for (int rank = 0; rank < step->n_ranks; rank++) {
@@ -120,7 +120,7 @@ static __device__ bool are_agreed(const lksi_flat_step *step, double n_samples) 
     return are;
 }
 
-/* `squares`: n_squares of them, `stride` apart; as optim/'s lksi_optimizer_clip. */
+/* step.squares holds n_squares blocks' sums, `stride` apart after add_up_level. Clips like lksi_optimizer_clip. */
 __global__ void conclude(lksi_flat_step step, size_t n_squares, size_t stride) {
     __shared__ double room[LKSI_BLOCK];
     double squares = step.squares != NULL ? add_up_neighbours(step.squares, n_squares, 0, stride, room) : 0.0;
@@ -156,7 +156,7 @@ lks_status lksi_cuda_conclude(const lks_device *device, const lksi_flat_step *st
 
 /* --- updates --- */
 
-/* Blocks that fill the GPU: more would only make the rule's numbers once again each. */
+/* Enough blocks to fill the GPU. More would only repeat the computation of the rule's constants. */
 enum { MOST_UPDATE_BLOCKS = 1024 };
 
 static __device__ void sgd(const lksi_update *update, float scale, size_t count, float *p, const float *g) {
@@ -176,7 +176,7 @@ static __device__ void momentum(const lksi_update *update, float scale, size_t c
     }
 }
 
-/* AdamW shrinks the parameter itself, Adam adds its decay to the gradient: the other factor is then 1 or 0. */
+/* AdamW shrinks the parameter itself, so `decay` is 0. Adam adds the decay to the gradient, so `shrink` is 1. */
 static __device__ void adam(const lksi_update *update, float scale, size_t count, float *p, const float *g, float *m,
                             float *v) {
     const bool is_decoupled = update->rule == LKSI_UPDATE_ADAMW;
@@ -198,11 +198,11 @@ static __device__ void adam(const lksi_update *update, float scale, size_t count
 
 static __device__ void running(const lksi_update *update, double buffer_scale, size_t count, float *p, const float *g) {
     const double keep = 1 - update->momentum, take = update->momentum * buffer_scale;
-    if (take == 0) return; /* a constant may be infinite */
+    if (take == 0) return; /* a constant buffer may be infinite, and 0 times its sum would be NaN */
     LKSI_FOR_EACH(i, count) p[i] = (float)(keep * (double)p[i] + take * (double)g[i]);
 }
 
-/* The rule is in the GPU's memory, so that a recorded step can be run with another one's numbers. */
+/* The rule is in the GPU's memory, so that a recorded step can be replayed with other values. */
 __global__ void update_parameters(const lksi_flat_result *result, const lksi_update *update, size_t count, float *p,
                                   const float *g, float *m, float *v) {
     if (result->is_refused) return;
@@ -217,8 +217,8 @@ __global__ void update_parameters(const lksi_flat_result *result, const lksi_upd
         sgd(update, scale, count, p, g);
 }
 
-/* Which rule it is, the host does not know here: `state` has two pointers, of which some rules need one or none, or is
- * NULL for rules that need none. */
+/* The host does not know the rule here. `state` has two pointers, of which a rule may use one or none. It may be NULL
+ * if the rule uses none. */
 lks_status lksi_cuda_update(const lks_device *device, const lksi_flat_result *result, const lksi_update *update,
                             size_t count, float *parameters, const float *gradient, float *const *state) {
     unsigned grid = lksi_grid(count) < MOST_UPDATE_BLOCKS ? lksi_grid(count) : (unsigned)MOST_UPDATE_BLOCKS;

@@ -1,7 +1,8 @@
-/* Convolutions whose only window covers the whole image (device/convolution.h), by cuBLASLt: the rows of images and
- * windows are matrices as they lie. A convolution would multiply the padding, too, which of windows of 3 x 3 on images
- * of 1 x 1 is eight ninths of all. f32 is TF32, as in the other convolutions; what is multiplied in bf16 comes out as
- * f32. */
+/* Convolutions with a single window that covers the whole image (device/convolution.h), by cuBLASLt. The rows of images
+ * and windows are matrices in place. A convolution would also multiply the padding: 8/9 of everything for windows of
+ * 3 x 3 on images of 1 x 1. f32 is multiplied as TF32, as in the other convolutions. The result of bf16 operands is
+ * f32.
+ */
 #include "cuda/product.h"
 
 #include "device/convolution.h"
@@ -11,10 +12,10 @@ typedef struct whole_window {
     lksi_cuda *cuda;
     bool is_rounded;
     int count;                   /* products, one for each row of the image */
-    int64_t a_row, b_row, y_row; /* elements from one's operands to the next's */
+    int64_t a_row, b_row, y_row; /* distance between the operands of consecutive products, in elements */
     int64_t b_begin, y_begin;
-    int64_t n_cleared;        /* floats of y, the weights' gradient, where products write only a part of it */
-    lksi_cuda_product *first; /* all products but the last; NULL: the same as that */
+    int64_t n_cleared;        /* floats of the weights' gradient to clear because products write only a part; or 0 */
+    lksi_cuda_product *first; /* all products but the last; NULL: `last` is used for all */
     lksi_cuda_product *last;
 } whole_window;
 
@@ -68,7 +69,7 @@ static lksi_cuda_product_shape shape_of(const lksi_lowering *l) {
 
 _Static_assert(LKSI_CUDA_MOST_WINDOW_ROWS == 2, "products between the first and the last would have to add");
 
-/* y is the sum of the forward products alone; the last one ends it. */
+/* Only in the forward pass y is a sum of products. The last product adds to it and applies bias and activation. */
 static lks_status make_products(whole_window *w, const lksi_lowering *l, bool is_relu) {
     lksi_cuda_product_shape shape = shape_of(l);
     bool is_sum = l->op == LKSI_OP_CONV2D && w->count > 1;

@@ -1,4 +1,4 @@
-/* A vector per word. */
+/* Embedding as a layer: a vector per word. */
 #include "nn/nn_internal.h"
 
 lks_node *lks_embedding(lks_node *index, int64_t n_words, int64_t n_features, const char *name,

@@ -1,4 +1,4 @@
-/* Initial values by the number of inputs and outputs of an element. */
+/* Initializers that depend on the number of inputs (fan-in) and outputs (fan-out) of an element. */
 #include <lockstep/nn.h>
 #include <math.h>
 

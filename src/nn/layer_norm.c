@@ -1,4 +1,4 @@
-/* Layer normalisation. */
+/* Layer normalisation as a layer. */
 #include "nn/nn_internal.h"
 
 lks_node *lks_layer_norm(lks_node *x, const char *name) {

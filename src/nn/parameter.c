@@ -1,4 +1,4 @@
-/* Names of layers and parameters, as PyTorch gives them: the layer's, a dot, the parameter's. */
+/* Names of parameters as in PyTorch: the layer's name, a dot, the parameter's name. */
 #include "nn/nn_internal.h"
 
 enum { NAME_NBYTES = 256 };

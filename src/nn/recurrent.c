@@ -1,11 +1,11 @@
-/* Recurrent layers, one upon the other. */
+/* Stacked recurrent layers. */
 #include "nn/nn_internal.h"
 
 #include <math.h>
 
-static const int64_t MAX_HIDDEN = INT64_MAX / 4; /* the rows of four gates can be counted */
+static const int64_t MAX_HIDDEN = INT64_MAX / 4; /* so that the number of rows of four gates does not overflow */
 
-/* The parameters of layer `layer`. */
+/* The parameters of one layer. */
 typedef struct layer_weights {
     lks_node *w_ih, *w_hh, *b_ih, *b_hh;
 } layer_weights;
@@ -42,13 +42,14 @@ static lks_status check(const char *name, const lks_recurrent_options *options, 
                           "recurrent layers '%s': %lld hidden units (`hidden`); 1 to %lld are possible", name,
                           (long long)options->hidden, (long long)MAX_HIDDEN);
     if (options->kind != LKS_LSTM && options->kind != LKS_RNN_TANH && options->kind != LKS_RNN_RELU)
-        return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %d is no kind of them", name, (int)options->kind);
+        return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %d is not a kind of recurrent layer", name,
+                          (int)options->kind);
     if (!(options->dropout >= 0 && options->dropout < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': dropout must be at least 0 and below 1, not %g",
                           name, options->dropout);
     for (int i = 0; i < n_layers; i++)
         if (options->h0[i] == NULL || (options->kind == LKS_LSTM && options->c0[i] == NULL))
-            return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': layer %d has no state to begin with", name, i);
+            return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': layer %d has no initial state", name, i);
     return LKS_OK;
 }
 

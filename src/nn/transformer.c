@@ -59,7 +59,7 @@ lks_node *lks_self_attention(lks_node *x, int n_heads, int is_causal, double dro
     return project(y, k, name, "out_proj.weight", "out_proj.bias", like_torch);
 }
 
-/* "<name>.<part>" of a block; cut where it does not fit, which the parameter's own check then reports. */
+/* Writes "<name>.<part>". A name that is too long is truncated, and the parameter's check reports it. */
 static const char *join(char *text, size_t nbytes, const char *name, const char *part) {
     snprintf(text, nbytes, "%s.%s", name, part);
     return text;

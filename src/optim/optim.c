@@ -1,4 +1,4 @@
-/* Optimizers: host doubles in, an update rule out. */
+/* Optimizers: options, their checks, and the update rule of a step. All values are doubles on the host. */
 #include "optim/optim.h"
 
 #include <math.h>
@@ -55,32 +55,32 @@ static lks_status check_adam(const lks_optimizer *optimizer) {
         return lksi_error(LKS_ERR_ARGUMENT, "Adam's betas %g and %g are not both in [0, 1)", optimizer->beta1,
                           optimizer->beta2);
     if (!(optimizer->epsilon >= 0))
-        return lksi_error(LKS_ERR_ARGUMENT, "Adam's epsilon %g is not a number from 0 on", optimizer->epsilon);
+        return lksi_error(LKS_ERR_ARGUMENT, "Adam's epsilon %g is not a number of at least 0", optimizer->epsilon);
     return LKS_OK;
 }
 
 lks_status lksi_learning_rate_check(double lr) {
     if (lr >= 0 && !isinf(lr)) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number from 0 on", lr);
+    return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number of at least 0", lr);
 }
 
 lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
     if (optimizer->kind < LKS_OPTIMIZER_SGD || optimizer->kind > LKS_OPTIMIZER_ADAMW)
-        return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of optimizer", (int)optimizer->kind);
+        return lksi_error(LKS_ERR_ARGUMENT, "%d is not a kind of optimizer", (int)optimizer->kind);
     if (optimizer->lr == 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "learning rate 0: it was asked for, or neither lks_sgd, lks_adam nor "
-                                            "lks_adamw has made the optimizer");
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "the learning rate is 0; set it, and make the optimizer with lks_sgd, lks_adam or lks_adamw");
     if (!(optimizer->lr > 0) || isinf(optimizer->lr))
         return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number above 0", optimizer->lr);
     if (!(optimizer->momentum >= 0 && optimizer->momentum < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "momentum %g is not in [0, 1)", optimizer->momentum);
     if (optimizer->is_nesterov && optimizer->momentum == 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "Nesterov's momentum without momentum");
+        return lksi_error(LKS_ERR_ARGUMENT, "Nesterov's momentum requires a momentum above 0");
     if (!(optimizer->weight_decay >= 0) || isinf(optimizer->weight_decay))
-        return lksi_error(LKS_ERR_ARGUMENT, "weight decay %g is not a number from 0 on", optimizer->weight_decay);
+        return lksi_error(LKS_ERR_ARGUMENT, "weight decay %g is not a finite number of at least 0",
+                          optimizer->weight_decay);
     if (!(optimizer->clip_norm >= 0) || isinf(optimizer->clip_norm))
-        return lksi_error(LKS_ERR_ARGUMENT, "the norm %g to clip gradients to is not a number from 0 on",
-                          optimizer->clip_norm);
+        return lksi_error(LKS_ERR_ARGUMENT, "clip_norm %g is not a finite number of at least 0", optimizer->clip_norm);
     LKS_TRY(lksi_schedule_check(&optimizer->schedule));
     return optimizer->kind != LKS_OPTIMIZER_SGD ? check_adam(optimizer) : LKS_OK;
 }

@@ -1,4 +1,4 @@
-/* Learning-rate schedules: factors in closed form, so that a step's does not depend on the steps before it. */
+/* Learning-rate schedules: factors in closed form, so that a step's factor does not depend on earlier steps. */
 #include "optim/optim.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ lks_schedule lks_schedule_warm_up(lks_schedule schedule, double first, int64_t n
 /* Half a cosine from `first` at 0 to `last` at 1. */
 static double swing(double first, double last, double part) { return last + (first - last) / 2 * (1 + cos(PI * part)); }
 
-/* Both ends are steps: the last of n_steps has the last factor. The peak may lie between two steps. */
+/* The last of the n_steps steps has the last factor. The peak may lie between two steps. */
 static double one_cycle(const lks_schedule *schedule, double step) {
     double end = (double)schedule->n_steps - 1, peak = schedule->rising * (double)schedule->n_steps - 1;
     if (step >= end) return schedule->last;
@@ -67,19 +67,21 @@ double lks_schedule_factor(const lks_schedule *schedule, int64_t step) {
 
 lks_status lksi_schedule_check(const lks_schedule *schedule) {
     if (schedule->kind < LKS_SCHEDULE_CONSTANT || schedule->kind > LKS_SCHEDULE_ONE_CYCLE)
-        return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of schedule", (int)schedule->kind);
+        return lksi_error(LKS_ERR_ARGUMENT, "%d is not a kind of schedule", (int)schedule->kind);
     bool is_good_first = schedule->warm_up_first >= 0 && !isinf(schedule->warm_up_first);
     if (schedule->n_warm_up < 0 || (schedule->n_warm_up > 0 && !is_good_first))
-        return lksi_error(LKS_ERR_ARGUMENT, "a warm-up of %lld steps from the factor %g",
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "a warm-up of %lld steps from factor %g; both must be finite and at least 0",
                           (long long)schedule->n_warm_up, schedule->warm_up_first);
     if (schedule->kind == LKS_SCHEDULE_CONSTANT) return LKS_OK;
     if (schedule->n_steps < 1)
-        return lksi_error(LKS_ERR_ARGUMENT, "a schedule over %lld steps", (long long)schedule->n_steps);
+        return lksi_error(LKS_ERR_ARGUMENT, "a schedule over %lld steps; at least 1 is needed",
+                          (long long)schedule->n_steps);
     if (!(schedule->first >= 0 && schedule->last >= 0) || isinf(schedule->first) || isinf(schedule->last))
-        return lksi_error(LKS_ERR_ARGUMENT, "a schedule's factors %g and %g are not both finite numbers from 0 on",
+        return lksi_error(LKS_ERR_ARGUMENT, "a schedule's factors %g and %g are not both finite numbers of at least 0",
                           schedule->first, schedule->last);
     if (schedule->kind == LKS_SCHEDULE_ONE_CYCLE && !(schedule->rising > 0 && schedule->rising < 1))
-        return lksi_error(LKS_ERR_ARGUMENT, "a cycle rises for a part of its steps between 0 and 1, not %g",
+        return lksi_error(LKS_ERR_ARGUMENT, "the rising fraction %g of one cycle is not between 0 and 1",
                           schedule->rising);
     return LKS_OK;
 }

@@ -1,20 +1,20 @@
-/* Gradients of several passes, kept aside until a step takes them in.
+/* Gradient accumulation: gradients of several passes, kept until a step adds them.
  *
- * They are added up the balanced tree over the order of the calls, as ranks are, by a binary counter: partial i holds
- * the sum of 2^i passes where bit i of the number of passes is set, and nothing elsewhere. The step's own gradients are
- * the last leaf.
+ * They are added along the balanced tree over the order of the calls, as ranks are. A binary counter does this: partial
+ * i holds the sum of 2^i passes if bit i of the number of passes is set, and is unused otherwise. The step's own
+ * gradients are the last leaf.
  *
  *     passes   1     2       3           4           5                the step after 5: [0 1 2 3] + ([4] + its own)
  *     partials [0]   [0 1]   [0 1] [2]   [0 1 2 3]   [0 1 2 3] [4]
  *
- * So a rank that brings 2^k passes has made a whole subtree of them, which the ranks' own tree continues: the bits do
- * not depend on how the leaves are divided. A pass without samples is a leaf of zeros, and not left out: it would be
- * added as such where it is all that a rank has, and -0 + 0 is 0. */
+ * A rank with 2^k passes thus forms a complete subtree, which the tree over the ranks continues. So the bits do not
+ * depend on how the leaves are divided among ranks. A pass without samples must not be skipped: it is a leaf of zeros.
+ * A rank that has only this pass adds zeros too, and that changes bits, because -0 + 0 is +0. */
 #include "parallel/parallel_internal.h"
 
 #include <string.h>
 
-enum { BLOCK_NBYTES = 4096 }; /* a block goes up all levels while it is in L1 */
+enum { BLOCK_NBYTES = 4096 }; /* a block is carried through all levels while it is in L1 */
 
 static lks_type type_of(const lks_distributed_optimizer *optimizer) {
     return lksi_store_device(optimizer->store)->float_type;
@@ -28,7 +28,7 @@ static bool holds(const lks_distributed_optimizer *optimizer, int level) {
     return (optimizer->n_pending >> level & 1) != 0;
 }
 
-/* Where the next pass ends up, combined with all below. */
+/* The level that the next pass reaches, combined with all levels below. */
 static int first_free_level(const lks_distributed_optimizer *optimizer) {
     int level = 0;
     while (holds(optimizer, level)) level++;
@@ -68,8 +68,8 @@ void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine) {
     if (mine->stop > sums->stop) sums->stop = mine->stop;
 }
 
-/* Puts a block of a pass's gradients together with all below `level` and there. Nothing is copied on the way but where
- * there is nothing to add. */
+/* Adds a block of a pass's gradients to all levels below `level` and stores the sum at `level`. It copies only if there
+ * is nothing to add. */
 static void carry_block(lks_distributed_optimizer *optimizer, int level, const void *piece, size_t begin,
                         size_t count) {
     _Alignas(64) char sum[BLOCK_NBYTES];
@@ -93,7 +93,7 @@ static void carry_gradients(lks_distributed_optimizer *optimizer, int level, boo
     }
 }
 
-/* The pass's gradients are used up on the way. */
+/* Overwrites the pass's gradients. */
 static lks_status carry_flat(lks_distributed_optimizer *optimizer, int level, bool is_empty) {
     const lks_device *device = lksi_store_device(optimizer->store);
     size_t count = lksi_store_padded_count(optimizer->store), nbytes = count * sizeof(float);
@@ -117,13 +117,12 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
     LKS_TRY(lksi_check_given("distributed_optimizer_accumulate", "optimizer", optimizer));
     LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_accumulate", "mine", mine));
     LKS_TRY(lksi_step_finish(optimizer));
-    bool is_used = lksi_store_pass(optimizer->store) == LKSI_PASS_USED; /* factors of the last step lie there still */
+    bool is_used = lksi_store_pass(optimizer->store) == LKSI_PASS_USED; /* leftover factors are the last step's */
     if (optimizer->n_told > 0 || (lksi_factored_left(optimizer) != 0 && !is_used))
         return lksi_group_fail(optimizer->group,
                                lksi_error(LKS_ERR_STATE,
-                                          "gradients cannot be put aside on rank %d: the pass left them "
-                                          "to the step; lks_distributed_optimizer_no_sync comes before the "
-                                          "backward pass of a piece",
+                                          "gradients cannot be accumulated on rank %d: the pass left them to the step; "
+                                          "call lks_distributed_optimizer_no_sync before the backward pass of a piece",
                                           lks_group_rank(optimizer->group)));
     lks_status good = lksi_sums_check(optimizer, mine);
     if (good == LKS_OK) good = lksi_pass_check(optimizer, mine);

@@ -1,15 +1,15 @@
-/* A bucket's size where none was asked for: as large as it takes for the time in which nothing moves to be small.
+/* The default bucket size: large enough that latency is a small part of a reduction's time.
  *
- * A reduction of b bytes takes latency + b / bandwidth. Two sizes give both; the size at which the latency is a tenth
- * of the whole is 9 * latency * bandwidth. Larger buckets would only start later, and leave more to do after the
- * backward pass, when nothing hides the last one. So there are 16 at least, unless they were below the least size,
- * whatever was measured in a bad moment. */
+ * A reduction of b bytes takes latency + b / bandwidth. Measuring two sizes gives both values. The latency is a tenth
+ * of the total at 9 * latency * bandwidth bytes. Larger buckets would start later and leave a longer last reduction
+ * after the backward pass, where nothing hides it. So there are at least 16 buckets, even if a disturbed measurement
+ * asks for fewer, unless they would be smaller than the minimum size. */
 #include "parallel/parallel_internal.h"
 
 enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_SMALL = 16, N_LARGE = 3 }; /* of f32: 4 KiB and 512 KiB */
 enum { LEAST_NBYTES = 64 << 10, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 1 << 20, LEAST_BUCKETS = 16 };
 
-/* The shortest of a few: what disturbs a measurement only adds to it. */
+/* Takes the minimum of several runs, because disturbances only add time. */
 static lks_status time_one(lks_group *group, float *data, size_t count, int n_repeats, double *elapsed_ns) {
     for (int i = 0; i < n_repeats; i++) {
         LKS_TRY(lks_barrier(group, NULL));
@@ -23,7 +23,7 @@ static lks_status time_one(lks_group *group, float *data, size_t count, int n_re
 
 static size_t choose(double small_ns, double large_ns, size_t greatest_nbytes) {
     double bytes = (double)(LARGE_COUNT - SMALL_COUNT) * sizeof(float), ns = large_ns - small_ns;
-    if (!(ns > 0)) return greatest_nbytes; /* too fast to tell */
+    if (!(ns > 0)) return greatest_nbytes; /* bandwidth too high to measure */
     double per_byte_ns = ns / bytes, latency_ns = small_ns - SMALL_COUNT * sizeof(float) * per_byte_ns;
     double wanted = 9 * latency_ns / per_byte_ns;
     if (!(wanted > LEAST_NBYTES)) return LEAST_NBYTES;
@@ -36,7 +36,7 @@ static size_t greatest(size_t whole_nbytes) {
 }
 
 lks_status lksi_bucket_nbytes_find(lks_group *group, size_t whole_nbytes, size_t *nbytes) {
-    *nbytes = ON_ONE_HOST_NBYTES; /* there is hardly a latency to hide where memory is shared */
+    *nbytes = ON_ONE_HOST_NBYTES; /* shared memory has hardly any latency */
     if (lks_symmetric_supported(group)) return LKS_OK;
     float *data = lksi_alloc_array(LARGE_COUNT, sizeof *data);
     if (data == NULL) return LKS_ERR_MEMORY;
@@ -45,8 +45,8 @@ lks_status lksi_bucket_nbytes_find(lks_group *group, size_t whole_nbytes, size_t
     if (status == LKS_OK) status = time_one(group, data, LARGE_COUNT, N_LARGE, &large_ns);
     lksi_free(data);
     if (status != LKS_OK) return status;
-    int64_t chosen = (int64_t)choose(small_ns, large_ns,
-                                     greatest(whole_nbytes)); /* every rank measured something else: rank 0's counts */
+    int64_t chosen = (int64_t)choose(small_ns, large_ns, greatest(whole_nbytes));
+    /* Ranks measure different times, so all of them use rank 0's choice. */
     LKS_TRY(lks_broadcast(group, &chosen, 1, LKS_I64, 0, NULL));
     *nbytes = (size_t)chosen;
     return LKS_OK;

@@ -1,25 +1,27 @@
-/* One step where every rank has its own copy of the parameters: buckets of the gradient are reduced one after the
- * other, and updated as they come.
+/* One step where every rank has its own copy of the parameters. Buckets of the gradient are reduced one after the
+ * other, and each is updated as soon as it is reduced.
  *
  *     items      reduce 0 ── ... ── reduce k-1 ── reduce n-1 ── ... ── reduce k ── [squares] ── [gather 0 ── ...]
  *     caller     (backward pass)  figures  └> update, in any order
  *
- * The items are collectives, in one order that all ranks keep: of each bucket, the sum of its gradients on every rank
- * (bucketed) or of part r on rank r (sharded); where a sharded rule clips, the squares of the gradient; and for sharded
- * parameters the updated parts for all. With a program attached, where ranks are reached over a network, a thread runs
- * the items, and reductions begin during its backward pass; else the caller runs them here.
+ * The items form a row of collectives that all ranks run in the same order:
+ *   - for each bucket, the sum of its gradients: on every rank (bucketed), or of part r on rank r (sharded);
+ *   - if a sharded rule clips, an exchange of the gradient's sums of squares;
+ *   - for sharded parameters, an all_gather of the updated parts of each bucket.
+ * If a program is attached and the ranks are connected by a network, a thread runs the items, and reductions begin
+ * during the backward pass. Otherwise the caller runs them here.
  *
- * When its backward pass is over, each rank holds the row and tells the others in a group of its own, beside the row,
- * its figures (the number of samples, without which nothing can be updated) and how many items have begun. The most of
- * any rank is k. What is left is reduced from the other end, where the first layers are.
+ * After its backward pass each rank holds the row: no further item begins. It then exchanges, in a separate group, its
+ * figures (the number of samples, which every update needs) and the number of items that have begun. k is the maximum
+ * over the ranks. The remaining buckets are reduced from the other end, where the first layers are.
  *
- * A step is begun and finished. One that is not finished at once trails: the next forward pass begins, and a program
- * that is about to touch a tensor has its buckets updated first (settle).
+ * A step is begun and finished. A step that is not finished at once trails: the next forward pass begins, and a program
+ * that is about to touch a tensor has the tensor's buckets updated first (settle).
  *
- * The same numbers are added in the same order as in the shared replica's step, so the same bits come out, but where
+ * The same numbers are added in the same order as in the shared replica's step, so the result has the same bits, unless
  * gradients are compressed (compress.h).
- * Sources: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020); first layers first is
- * Jayarajan, Wei, Gibson, Fedorova, Pekhimenko, "Priority-based parameter propagation", 2019. */
+ * Sources: division of optimizer state: ZeRO (Rajbhandari, Rasley, Ruwase, He, 2020). First layers first: Jayarajan,
+ * Wei, Gibson, Fedorova, Pekhimenko, "Priority-based parameter propagation", 2019. */
 #include "parallel/parallel_internal.h"
 
 #include <string.h>
@@ -76,7 +78,7 @@ static lks_status run_item(lks_distributed_optimizer *optimizer, size_t item) {
     return gather(optimizer, &optimizer->buckets[optimizer->order[item - gather_item(optimizer, 0)]]);
 }
 
-/* One rank alone that cannot go on must not be waited for. */
+/* If one rank cannot continue, the group fails, so that the other ranks do not wait for it. */
 lks_status lksi_step_run_item(void *context, size_t item) {
     lks_distributed_optimizer *optimizer = context;
     lks_status status = run_item(optimizer, item);
@@ -85,8 +87,8 @@ lks_status lksi_step_run_item(void *context, size_t item) {
 
 /* --- the order --- */
 
-/* Items before `n_early` reduce the buckets from the first on, the others from the last. Those that may have begun are
- * left alone. */
+/* Items before `n_early` reduce the buckets from the first on. The others reduce them from the last on. Items that may
+ * have begun keep their buckets. */
 static void set_order(lks_distributed_optimizer *optimizer, size_t n_early) {
     size_t n = optimizer->n_buckets;
     for (size_t item = n_early; item < n; item++) {
@@ -107,7 +109,7 @@ static size_t most_begun(const lks_distributed_optimizer *optimizer) {
     return n;
 }
 
-/* A step that is none: the `n` items that were allowed run to their end all the same. */
+/* Ends a step that is refused. Waits for the `n` items that were allowed, because other ranks run them too. */
 static lks_status end_row(lks_distributed_optimizer *optimizer, size_t n, lks_status status) {
     char text[LKSI_ERROR_TEXT_NBYTES];
     lksi_error_keep(text);
@@ -116,7 +118,7 @@ static lks_status end_row(lks_distributed_optimizer *optimizer, size_t n, lks_st
     return status;
 }
 
-/* The row is held meanwhile, so that no rank goes beyond what the others will hear. */
+/* The row is held during the exchange, so that no item begins that n_begun does not count. */
 static lks_status exchange_figures(lks_distributed_optimizer *optimizer) {
     size_t n_begun = lksi_progress_row_hold(optimizer->progress);
     optimizer->own_message.n_begun = n_begun;
@@ -149,7 +151,7 @@ static lks_status find_clip(lks_distributed_optimizer *optimizer, double *norm, 
     return lksi_clip_conclude(optimizer, norm, clip);
 }
 
-/* Before the first update: is this a step, and what are gradients scaled by? */
+/* Decides before the first update whether the step takes place, and computes the scale of the gradients. */
 static lks_status conclude(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     double clip;
     lks_status status = lksi_add_sums(optimizer, all);
@@ -182,13 +184,14 @@ static lks_status update_bucket(lks_distributed_optimizer *optimizer, size_t i) 
 static lks_status update_all(lks_distributed_optimizer *optimizer) {
     for (size_t item = 0; item < optimizer->n_buckets; item++) {
         LKS_TRY(update_bucket(optimizer, optimizer->order[item]));
-        /* Gathers follow the last reduction, so that an earlier bucket's may be allowed with it alone. */
+        /* This also allows all items before this gather: the reductions, which are allowed already, and the gathers of
+         * buckets that are already updated. */
         if (is_sharded(optimizer)) lksi_progress_row_allow(optimizer->progress, gather_item(optimizer, item) + 1);
     }
     return is_sharded(optimizer) ? wait_for(optimizer, gather_item(optimizer, optimizer->n_buckets - 1)) : LKS_OK;
 }
 
-/* In milliseconds since the last step ended; docs/performance.md draws it. */
+/* Times are in milliseconds since the last step ended. docs/performance.md shows a drawing. */
 static void log_timeline(lks_distributed_optimizer *optimizer) {
     int64_t zero_ns = optimizer->step_ended_ns, now_ns = lksi_now_ns();
     optimizer->step_ended_ns = now_ns;
@@ -205,7 +208,7 @@ static void log_timeline(lks_distributed_optimizer *optimizer) {
              (double)(now_ns - zero_ns) * 1e-6, optimizer->n_early);
 }
 
-/* Nothing of the step is left, whether it came to its end or not; what was allowed has run. */
+/* Clears the state of a step, finished or refused. All allowed items must have run. */
 static void clear(lks_distributed_optimizer *optimizer) {
     lksi_store_set_settle(optimizer->store, NULL, NULL);
     optimizer->is_trailing = false;
@@ -216,7 +219,7 @@ static void clear(lks_distributed_optimizer *optimizer) {
     lksi_overlap_reset(optimizer);
 }
 
-/* The backward pass is over: the ranks hear of each other. */
+/* Called when the backward pass is over: the ranks exchange their figures. */
 static lks_status begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
     optimizer->backward_ended_ns = lksi_now_ns();
     optimizer->own_message = (lksi_step_message){.sums = *mine, .n_expected = (double)optimizer->n_expected};
@@ -263,7 +266,7 @@ static lks_status settle(void *context, int index) {
 
 lks_status lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                    lks_step_sums *all) {
-    LKS_TRY(lksi_group_lend(optimizer->group, optimizer, "a step")); /* also where nothing was told of on this rank */
+    LKS_TRY(lksi_group_lend(optimizer->group, optimizer, "a step")); /* on_gradient may not have lent it on this rank */
     LKS_TRY(begin(optimizer, mine, all));
     optimizer->is_trailing = true;
     lksi_store_set_settle(optimizer->store, settle, optimizer);

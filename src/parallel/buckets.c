@@ -1,17 +1,19 @@
-/* How the flat arrays are cut into buckets, and which part of each is whose. */
+/* How the flat arrays are cut into buckets, and which part of each bucket belongs to which rank. */
 #include "parallel/parallel_internal.h"
 
-/* The first bucket is small, so that the wire has something to do early in the backward pass. */
+/* The first bucket is small, so that the network is busy early in the backward pass. */
 enum { FIRST_NBYTES = 1 << 20 };
 
-/* What compression leaves out of a step depends on where buckets are cut, and so do sums in another order than the
- * canonical one: a measured size would change the bits of a run that is repeated. */
+/* The result of compression depends on where buckets are cut, and so do sums that do not keep the canonical order. A
+ * measured size would change the bits of a repeated run. */
 enum { FIXED_NBYTES = 1 << 20 };
 
-/* Of GPUs: large enough for their links' speed, small enough that several are under way in a backward pass. */
+/* For GPUs: large enough to use their links' bandwidth, small enough that several are in progress in a backward pass.
+ */
 enum { GPU_NBYTES = 8 << 20 };
 
-/* What a bucket's size is a multiple of: so that no block of the norm lies in two, and all parts of one are equal. */
+/* A bucket's size is a multiple of this, so that no block of the norm spans two buckets and all parts of a bucket are
+ * equal. */
 static size_t unit_of(lks_strategy strategy, int size) {
     return strategy == LKS_STRATEGY_SHARDED ? (size_t)LKSI_NORM_BLOCK * (size_t)size : LKSI_NORM_BLOCK;
 }
@@ -22,7 +24,8 @@ size_t lksi_buckets_padded(size_t count, lks_strategy strategy, int size) {
     return strategy == LKS_STRATEGY_SHARDED ? round_up(count, unit_of(strategy, size)) : count;
 }
 
-/* Shards are cut at cache lines, so that no two ranks write one, or at blocks of the norm, where there is one. */
+/* Shards are cut at cache lines, so that no two ranks write the same line. If the rule clips, they are cut at blocks of
+ * the norm. */
 static size_t shard_unit(const lks_distributed_optimizer *optimizer) {
     return optimizer->rule.clip_norm > 0 ? LKSI_NORM_BLOCK
                                          : 64 / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
@@ -61,7 +64,7 @@ static lks_status choose_nbytes(const lks_distributed_optimizer *optimizer, cons
         nbytes);
 }
 
-/* How many elements the first bucket has and how many the others. */
+/* The numbers of elements of the first bucket and of the others. */
 static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size_t *first, size_t *others) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     size_t nbytes = lksi_store_bucket_nbytes(optimizer->store), unit;
@@ -70,14 +73,14 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
     const lks_compression compression = lksi_store_compression(optimizer->store);
     if (lksi_store_is_direct(optimizer->store) || lksi_compression_wants_whole(&compression)) return LKS_OK;
     if (nbytes == 0) LKS_TRY(choose_nbytes(optimizer, &compression, &nbytes));
-    if (nbytes / nbytes_each >= optimizer->whole_count) return LKS_OK; /* one that holds all */
+    if (nbytes / nbytes_each >= optimizer->whole_count) return LKS_OK; /* one bucket holds everything */
     *others = round_up(nbytes / nbytes_each + (nbytes < nbytes_each), unit);
     *first = nbytes < FIRST_NBYTES ? *others : round_up(FIRST_NBYTES / nbytes_each, unit);
     return LKS_OK;
 }
 
-/* Where the bucket ends that begins at `begin`. A shared replica has one per weight whose gradient may be left as
- * factors, so that what they take to multiply is divided evenly, and one for what is in between. */
+/* The end of the bucket that begins at `begin`. A shared replica has one bucket per weight whose gradient may be left
+ * as factors, so that the ranks share the multiplications evenly, and one for each gap between them. */
 static size_t bucket_end(const lks_distributed_optimizer *optimizer, size_t begin, size_t first, size_t others) {
     size_t left = optimizer->whole_count - begin, count = begin == 0 ? first : others;
     if (lksi_store_is_direct(optimizer->store))

@@ -1,12 +1,12 @@
-/* Are all replicas equal? */
+/* Checks that all replicas are equal: ranks compare hashes, one parameter after the other. */
 #include "parallel/parallel_internal.h"
 
 #include <inttypes.h>
 
-/* What a rank says of one tensor. */
+/* A rank's message about one tensor. */
 typedef struct digest {
     uint64_t shape, values;
-    int64_t status; /* of making it */
+    int64_t status; /* of reading and hashing the values */
 } digest;
 
 static lks_status hash_values(const lks_store *store, int index, digest *mine) {
@@ -20,14 +20,14 @@ static lks_status hash_values(const lks_store *store, int index, digest *mine) {
     return status;
 }
 
-/* A rank that cannot say anything says so: all give up, and the group lives on. */
+/* A rank that cannot read its values sends its error. All ranks then return it, and the group remains usable. */
 static lks_status exchange(lks_group *group, uint64_t turn, const digest *mine, digest *all) {
     LKS_TRY(lksi_exchange(group, "check_replicas", turn, mine, sizeof *mine, all));
     if (mine->status != LKS_OK) return (lks_status)mine->status;
     for (int rank = 0; rank < lks_group_size(group); rank++)
         if (all[rank].status != LKS_OK)
-            return lksi_error((lks_status)all[rank].status, "replicas are not compared: rank %d could not read its own",
-                              rank);
+            return lksi_error((lks_status)all[rank].status,
+                              "replicas were not compared: rank %d could not read its parameters", rank);
     return LKS_OK;
 }
 
@@ -37,7 +37,7 @@ static int count_alike(const digest *all, int size, int rank) {
     return n;
 }
 
-/* The one whose values most ranks have; of several, the lowest. */
+/* The lowest rank with the most common values. */
 static int usual_rank(const digest *all, int size) {
     int usual = 0;
     for (int rank = 1; rank < size; rank++)
@@ -57,12 +57,12 @@ static lks_status compare(const lks_store *store, int index, const digest *all, 
     int usual = usual_rank(all, size), odd = 0;
     while (all[odd].values == all[usual].values) odd++;
     return lksi_error(LKS_ERR_MISMATCH,
-                      "replicas differ: parameter '%s' of rank %d (hash %016" PRIx64 ") is not rank %d's (%016" PRIx64
-                      "), which %d of %d ranks have",
+                      "replicas differ: parameter '%s' of rank %d (hash %016" PRIx64
+                      ") differs from rank %d's (%016" PRIx64 "), which %d of %d ranks have",
                       name, odd, all[odd].values, usual, all[usual].values, count_alike(all, size, usual), size);
 }
 
-/* Else a rank with fewer tensors would be done while the others go on. */
+/* Without this check a rank with fewer tensors would finish while the others wait for it. */
 static lks_status check_count(lks_group *group, const lks_store *store, digest *all) {
     const digest mine = {.shape = (uint64_t)lks_store_n_tensors(store), .status = lksi_store_settle(store, -1)};
     LKS_TRY(exchange(group, 0, &mine, all));

@@ -1,10 +1,10 @@
-/* A gradient that is no number, found before it is added to the others': afterwards nobody could tell whose it was. */
+/* Finds gradients that are not finite. This must happen before the sum over the ranks, which hides the rank. */
 #include "parallel/parallel_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* No branch per element, so that the loops run at the memory's speed. An exponent of ones is an infinity or NaN. */
+/* No branch per element, so that the loop runs at memory bandwidth. An exponent of all ones is infinity or NaN. */
 static bool f32_are_finite(const float *values, size_t count) {
     static const uint32_t exponent = 0x7f800000;
     uint32_t n_bad = 0;
@@ -30,18 +30,19 @@ static double first_bad_value(const void *values, size_t count, bool is_f64) {
     return 0;
 }
 
-/* Where the host can read tensor `index`'s gradient: in place, or in `room`, for all elements of the largest. */
+/* Makes tensor `index`'s gradient readable by the host: in place if `room` is NULL, otherwise by a copy in `room`,
+ * which must be large enough for the largest tensor. */
 static lks_status find_gradient(lks_store *store, int index, void *room, const void **gradient, size_t *count) {
     *gradient = room;
     if (room == NULL) {
         *gradient = lks_store_gradient(store, index, count);
-        return *gradient != NULL ? LKS_OK : LKS_ERR_STATE; /* the error's text is there */
+        return *gradient != NULL ? LKS_OK : LKS_ERR_STATE; /* the text is already set */
     }
     *count = (size_t)lks_store_parameter(store, index).count;
     return lks_store_read_gradient(store, index, room);
 }
 
-/* A buffer that nothing moves may hold anything. */
+/* A buffer with momentum 0 is never updated, so its "gradient" is not checked. */
 static bool is_constant(const lks_store *store, int index) {
     size_t offset, count, end;
     lksi_store_place(store, index, &offset, &count);

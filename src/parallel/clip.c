@@ -1,9 +1,8 @@
 /* Clipping by the global norm.
  *
- * The summed gradient is cut into blocks of LKSI_NORM_BLOCK elements of the flat array; a block's sum of squares is
- * made by one rank, and the blocks' sums are added up the balanced tree over their index. So the norm has the same bits
- * for any number of ranks that brought the same gradient, and by every strategy. Padding is 0 and buffers are left
- * out. */
+ * The summed gradient is cut into blocks of LKSI_NORM_BLOCK elements of the flat array. One rank computes a block's sum
+ * of squares. The blocks' sums are added along the balanced tree over their index. So the same gradient gives a norm of
+ * the same bits, for any number of ranks and any strategy. Padding is 0, and buffers are excluded. */
 #include "parallel/parallel_internal.h"
 
 #include <math.h>
@@ -48,7 +47,7 @@ void lksi_clip_clear(lks_distributed_optimizer *optimizer) {
     memset(optimizer->squares, 0, lksi_norm_block_count(optimizer) * sizeof *optimizer->squares);
 }
 
-/* A block is one rank's and 0 on all others, and a sum of squares is never -0: adding up is exact. */
+/* The sum is exact: a block is nonzero on at most one rank, and a sum of squares is never -0. */
 lks_status lksi_clip_share(lks_distributed_optimizer *optimizer) {
     return lks_all_reduce(optimizer->group, optimizer->squares, optimizer->squares, lksi_norm_block_count(optimizer),
                           LKS_F64, LKS_SUM, NULL);

@@ -1,12 +1,13 @@
-/* Were all ranks given the same? They compare one hash of all options; only where it differs do they show each other
- * what they have: one rank of each kind its options, to all. */
+/* Compares options over all ranks. The ranks first exchange one hash of all their options. Only if it differs, one rank
+ * of each set of equal ranks sends its options to all. */
 #include "parallel/compare.h"
 
 #include "parallel/parallel_internal.h"
 
 #include <string.h>
 
-/* What a rank says of its options. The sum of their hashes does not depend on their order. */
+/* A rank's message about its options. `hash` is the sum of the options' hashes, so it does not depend on their order.
+ */
 typedef struct digest {
     uint64_t hash, nbytes;
 } digest;
@@ -16,12 +17,12 @@ typedef struct comparison {
     int size;
     char *mine; /* "name\0value\0", one after the other */
     digest *digests;
-    size_t *counts; /* bytes that each rank shows */
+    size_t *counts; /* bytes of options that each rank sends */
     char *shown;
 } comparison;
 
-/* Hashes that are added up must have nothing to do with each other: those of FNV-1a, say, differ by the same where
- * two texts differ in the same last byte, and two options that differ would cancel. */
+/* Hashes that are summed must be independent. FNV-1a, for example, is not suitable: if two options differ in the same
+ * last byte, their hashes change by the same amount, and opposite changes cancel. */
 static lks_status add_hash(uint64_t *sum, const lks_option *option) {
     lksi_sha256 *sha256;
     unsigned char whole[LKSI_SHA256_NBYTES];
@@ -37,16 +38,16 @@ static lks_status add_hash(uint64_t *sum, const lks_option *option) {
 
 static lks_status check(const comparison *c, const lks_option *options, int n_options) {
     int rank = lks_group_rank(c->group);
-    if (n_options < 0) return lksi_error(LKS_ERR_ARGUMENT, "%d options to compare on rank %d", n_options, rank);
+    if (n_options < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "compare_options: n_options is %d on rank %d", n_options, rank);
     if (n_options > 0 && options == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "compare_options: `options` is NULL with a count of %d", n_options);
     for (int i = 0; i < n_options; i++) {
         if (options[i].name == NULL)
-            return lksi_error(LKS_ERR_ARGUMENT, "option %d to compare on rank %d has no name", i, rank);
+            return lksi_error(LKS_ERR_ARGUMENT, "compare_options: option %d on rank %d has no name", i, rank);
         for (int j = 0; j < i; j++)
             if (strcmp(options[i].name, options[j].name) == 0)
-                return lksi_error(LKS_ERR_ARGUMENT, "option '%s' to compare is there twice on rank %d", options[i].name,
-                                  rank);
+                return lksi_error(LKS_ERR_ARGUMENT, "option '%s' occurs twice on rank %d", options[i].name, rank);
     }
     return LKS_OK;
 }
@@ -67,14 +68,15 @@ static lks_status pack(comparison *c, const lks_option *options, int n_options, 
     return LKS_OK;
 }
 
-/* The lowest rank that was given the same as `rank`. */
+/* The lowest rank with the same options as `rank`. */
 static int first_like(const comparison *c, int rank) {
     int first = 0;
     while (c->digests[first].hash != c->digests[rank].hash) first++;
     return first;
 }
 
-/* The ranks whose first of their kind is in [begin, end): "rank 3", "ranks 0-2, 5"; what does not fit ends in "...". */
+/* Writes the ranks whose first_like is in [begin, end): "rank 3", "ranks 0-2, 5". Text that is too long ends in "...".
+ */
 static void name_ranks(const comparison *c, int begin, int end, char *text, size_t text_nbytes) {
     int n_ranks = 0;
     size_t used = 0;
@@ -93,8 +95,8 @@ static void name_ranks(const comparison *c, int begin, int end, char *text, size
     if ((size_t)length >= text_nbytes) memcpy(text + text_nbytes - 4, "...", 4);
 }
 
-/* The lowest ranks of the first kinds, in rank order; how many there are. `*left` is the lowest rank of a kind that
- * gets no column, or the number of ranks. */
+/* Chooses the kinds that get a column: the lowest rank of each, in rank order. Returns their number. `*left` is the
+ * lowest rank of a kind without a column, or the number of ranks. */
 static int choose_shown(const comparison *c, int shown[LKSI_KINDS_SHOWN], int *left) {
     int n_kinds = 0;
     *left = c->size;
@@ -109,7 +111,7 @@ static int choose_shown(const comparison *c, int shown[LKSI_KINDS_SHOWN], int *l
     return n_kinds;
 }
 
-/* Collective; the error that tells of it, on every rank. */
+/* Returns the error with the table, on every rank. Collective. */
 static lks_status show_differences(comparison *c) {
     int ranks[LKSI_KINDS_SHOWN], left, n_kinds = choose_shown(c, ranks, &left);
     size_t nbytes = 0;

@@ -1,17 +1,19 @@
-/* Do the ranks of a loop of one's own train on parts of the same data? Asked in an optimizer's first step, by what
- * lks_program_set_batch noted. Of a rank that was given no batch, or one made by hand, nothing is known. */
+/* Checks that the ranks of a custom training loop train on different parts of the same data. An optimizer's first step
+ * compares the notes of lks_program_set_batch. A rank without a batch, or with a batch made by hand, is not compared.
+ */
 #include "parallel/parallel_internal.h"
 
 static const char call[] = "distributed_optimizer_step, the first";
 
-/* The same part of one loader's batches, or batches of loaders of one rank with the same samples in them. Where each
- * such loader has a file or a seed of its own, they differ. */
+/* Whether two ranks have the same part of one loader's batches, or have batches with the same samples from loaders made
+ * for one rank. Loaders with different files or seeds do not count as the same. */
 static bool are_same(const lksi_batch_note *a, const lksi_batch_note *b) {
     return (a->source != 0 && a->source == b->source && a->rank == b->rank) ||
            (a->samples != 0 && a->samples == b->samples);
 }
 
-/* Of batches that are cut for `size` ranks, as many as there are: else each host, say, may have data of its own. */
+/* Whether two ranks have batches of different loaders, both divided among all `size` ranks. If they are divided among
+ * fewer, different data may be intended, for example one data set per host. */
 static bool are_other(const lksi_batch_note *a, const lksi_batch_note *b, int size) {
     return a->source != 0 && b->source != 0 && a->source != b->source && a->n_ranks == size && b->n_ranks == size;
 }

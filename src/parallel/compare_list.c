@@ -1,4 +1,4 @@
-/* What ranks must have been given alike, in words: a list that grows, and is compared. */
+/* Lists of the options that must be equal on all ranks, as text. */
 #include "base/isa.h"
 #include "parallel/compare.h"
 #include "parallel/parallel_internal.h"
@@ -64,7 +64,7 @@ void lksi_list_add_integer(lksi_list *list, const char *name, int64_t value) {
     lksi_list_add(list, name, "%lld", (long long)value);
 }
 
-/* As short as it can be, and different where the numbers are. */
+/* Uses the shorter format if it parses to the same number, so that different numbers have different texts. */
 static void add_number(lksi_list *list, const char *name, double value) {
     char text[32];
     double parsed;
@@ -85,7 +85,7 @@ lks_status lksi_list_compare(lksi_list *list, lks_group *group, const char *what
     return status;
 }
 
-/* --- what is in it --- */
+/* --- its entries --- */
 
 void lksi_list_add_rule(lksi_list *list, const lks_optimizer *rule) {
     double fields[LKSI_RULE_FIELDS];
@@ -108,7 +108,7 @@ void lksi_list_add_sharing(lksi_list *list, lks_strategy strategy, size_t bucket
     lksi_list_add_integer(list, "compression rank", lksi_compression_rank(compression));
 }
 
-/* Other kernels, or another number of threads, give other bits. */
+/* Different kernels or numbers of threads give different bits. */
 void lksi_list_add_machine(lksi_list *list, const lks_device *device) {
     lksi_list_add(list, "library", "%s", lks_version());
     lksi_list_add(list, "device", "%s", device->ops->name);
@@ -126,7 +126,7 @@ static void add_nodes(lksi_list *list, const lks_graph *graph, bool are_leaves) 
         if (node.is_leaf == are_leaves) lksi_list_add(list, node.name, "%s", node.what);
 }
 
-/* Operators refer to leaves by their numbers. */
+/* Hash of the order of the leaves. It matters because operators refer to leaves by number. */
 static uint64_t order_of(const lks_graph *graph) {
     uint64_t hash = LKSI_HASH_START;
     lksi_description node;
@@ -135,14 +135,14 @@ static uint64_t order_of(const lks_graph *graph) {
     return hash;
 }
 
-/* First what people give, then what follows from it. */
+/* Leaves come first, because the user specifies them and the operators follow from them. */
 void lksi_list_add_graph(lksi_list *list, const lks_graph *graph) {
     add_nodes(list, graph, true);
     add_nodes(list, graph, false);
     lksi_list_add(list, "order of inputs and parameters", "%016llx", (unsigned long long)order_of(graph));
 }
 
-/* Layouts follow the CPU: hosts of another make cannot add up flat arrays with this one. */
+/* Layouts depend on the CPU. Hosts with different layouts cannot sum their flat arrays. */
 void lksi_list_add_store(lksi_list *list, const lks_store *store) {
     for (int i = 0; i < lks_store_n_parameters(store); i++) {
         lks_parameter_view view = lks_store_parameter(store, i);

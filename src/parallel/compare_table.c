@@ -1,9 +1,9 @@
-/* How ranks differ, for people:
+/* The table that shows how ranks differ:
  *
  *     the ranks do not agree:
  *       option      | ranks 0-2, 4 | rank 3
  *       --batch     | 64           | 32
- *       clip_norm   | -            | 0.25          "-": it has no such option
+ *       clip_norm   | -            | 0.25          "-": the rank does not have the option
  */
 #include "parallel/compare.h"
 
@@ -11,17 +11,17 @@
 
 #include <string.h>
 
-enum { CELL_NBYTES = 128, SEEN_NBYTES = 16 }; /* of a value, and of what is shown around the first difference */
+enum { CELL_NBYTES = 128, SEEN_NBYTES = 16 }; /* of a value; of the text shown around the first difference */
 enum { MAX_ROWS = 16, NAME_NBYTES = 32, LAST_LINES_NBYTES = 96, CELLS_NBYTES = LKSI_KINDS_SHOWN * LKSI_COLUMN_NBYTES };
 
 typedef struct row {
     const char *name, *values[LKSI_KINDS_SHOWN];
-    size_t skipped_nbytes; /* of each value, all the same, so that a column shows where they differ */
+    size_t skipped_nbytes; /* equal leading bytes of all values, not shown so that the difference fits the column */
 } row;
 
 typedef struct table {
     const lksi_kind *kinds;
-    int n_kinds, n_rows, n_differing; /* rows that differ, and those of them that are kept */
+    int n_kinds, n_rows, n_differing; /* n_differing options differ; n_rows of them are stored */
     row rows[MAX_ROWS];
     int name_width, widths[LKSI_KINDS_SHOWN];
 } table;
@@ -52,7 +52,7 @@ static void compare_option(table *t, const char *name) {
     t->n_differing++;
 }
 
-/* How far all values of the row are the same. */
+/* The length of the common prefix of all values of the row. */
 static size_t common_nbytes(const table *t, const row *r) {
     const char *some = NULL;
     size_t n = 0;
@@ -96,7 +96,8 @@ static int width_of(const char *text, int width, int most) {
     return length > width ? length : width;
 }
 
-/* What a rank was given may be anything: nothing of it is to act on a terminal, or to break the line. */
+/* Values may contain anything. Control characters are replaced, so that they do not act on a terminal or break a line.
+ */
 static void copy_printable(char cell[CELL_NBYTES], size_t used, const char *value) {
     for (; *value != '\0' && used + 1 < CELL_NBYTES; value++)
         cell[used++] = (unsigned char)*value < ' ' || *value == 127 ? '?' : *value;
@@ -127,7 +128,7 @@ static void print_line(const table *t, const row *r, char *text, size_t text_nby
     char cell[CELL_NBYTES];
     lksi_append(text, text_nbytes, "\n  %-*.*s", t->name_width, t->name_width, shown(r->name, 0, cell));
     for (int k = 0; k < t->n_kinds; k++) {
-        int width = k + 1 < t->n_kinds ? t->widths[k] : 0; /* nothing trails the last */
+        int width = k + 1 < t->n_kinds ? t->widths[k] : 0; /* no trailing blanks */
         lksi_append(text, text_nbytes, " | %-*.*s", width, t->widths[k], shown(r->values[k], r->skipped_nbytes, cell));
     }
 }
@@ -146,5 +147,5 @@ void lksi_compare_table(const lksi_kind *kinds, int n_kinds, const char *left, c
     for (; i < t.n_rows && strlen(text) + line_nbytes + LAST_LINES_NBYTES < text_nbytes; i++)
         print_line(&t, &t.rows[i], text, text_nbytes);
     if (i < t.n_differing) lksi_append(text, text_nbytes, "\n  and %d more", t.n_differing - i);
-    if (left[0] != '\0') lksi_append(text, text_nbytes, "\n  and yet others on %s", left);
+    if (left[0] != '\0') lksi_append(text, text_nbytes, "\n  and others on %s", left);
 }

@@ -1,4 +1,4 @@
-/* Gradient compression: options, and which kind does what. */
+/* Gradient compression: checks of the options, dispatch to the kinds, and hooks. */
 #include "parallel/compress_internal.h"
 
 #include <string.h>
@@ -7,16 +7,16 @@ static bool is_built_in(lks_compression_kind kind) { return kind != LKS_COMPRESS
 
 lks_status lksi_compression_check(const lks_compression *compression, lks_type type) {
     if ((unsigned)compression->kind > LKS_COMPRESS_USER)
-        return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of compression", (int)compression->kind);
+        return lksi_error(LKS_ERR_ARGUMENT, "%d is not a kind of compression", (int)compression->kind);
     if (compression->rank < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "compression by matrices of rank %d; 1 is the least", compression->rank);
+        return lksi_error(LKS_ERR_ARGUMENT, "compression rank %d is less than 0", compression->rank);
     if (compression->rank > 0 && compression->kind != LKS_COMPRESS_POWERSGD)
-        return lksi_error(LKS_ERR_ARGUMENT, "compression was given the rank %d, which is PowerSGD's alone",
+        return lksi_error(LKS_ERR_ARGUMENT, "compression was given rank %d, but only PowerSGD takes a rank",
                           compression->rank);
     if (compression->kind == LKS_COMPRESS_USER && compression->hook == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "LKS_COMPRESS_USER was given no hook");
+        return lksi_error(LKS_ERR_ARGUMENT, "LKS_COMPRESS_USER needs a hook");
     if (compression->kind != LKS_COMPRESS_USER && compression->hook != NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "compression was given a hook, which is LKS_COMPRESS_USER's alone");
+        return lksi_error(LKS_ERR_ARGUMENT, "compression was given a hook, but only LKS_COMPRESS_USER takes one");
     if (is_built_in(compression->kind) && type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "only f32 gradients are compressed; these are %s", lks_type_name(type));
     return LKS_OK;
@@ -31,7 +31,7 @@ bool lksi_compression_wants_whole(const lks_compression *compression) {
     return compression->kind == LKS_COMPRESS_POWERSGD;
 }
 
-/* --- hooks: elements that are nobody's stay 0, whatever a hook makes of 0: kernels read their parameters --- */
+/* --- hooks: padding is set to 0 after the hook, because kernels read the padding of the parameters --- */
 
 static void fill_with_ones(void *values, lks_type type, size_t count) {
     for (size_t i = 0; i < count; i++)
@@ -45,7 +45,7 @@ static bool is_zero(const void *values, lks_type type, size_t i) {
     return type == LKS_F64 ? ((const double *)values)[i] == 0 : ((const float *)values)[i] == 0;
 }
 
-/* Ones that are laid out as the parameter is leave 0 where it has padding. */
+/* Packs ones into the parameter's layout. The elements that remain 0 are padding. */
 static lks_status find_padding_of(lksi_compressor *compressor, int index) {
     const lks_parameter_view view = lks_store_parameter(compressor->store, index);
     size_t offset, count;
@@ -68,7 +68,7 @@ static lks_status find_padding(lksi_compressor *compressor) {
     size_t count = lksi_store_buffer_begin(compressor->store);
     compressor->is_padding = lksi_alloc(count);
     if (compressor->is_padding == NULL) return LKS_ERR_MEMORY;
-    memset(compressor->is_padding, 1, count); /* between parameters, too */
+    memset(compressor->is_padding, 1, count); /* gaps between parameters are padding too */
     for (int i = 0; i < lks_store_n_parameters(compressor->store); i++) LKS_TRY(find_padding_of(compressor, i));
     return LKS_OK;
 }
@@ -179,7 +179,7 @@ static lks_status reduce_parameters(lksi_compressor *compressor, size_t begin, s
     return reduce_plain(compressor, begin, count);
 }
 
-/* Buffers, whose "gradients" are statistics, come last in the flat array. */
+/* Buffers come last in the flat array. Their "gradients" are statistics, which are never compressed. */
 lks_status lksi_compressor_reduce(lksi_compressor *compressor, size_t begin, size_t count) {
     size_t end = begin + count, last = lksi_store_buffer_begin(compressor->store);
     size_t middle = last < begin ? begin : last < end ? last : end;

@@ -1,24 +1,24 @@
-/* The sum of the gradients in 16 bits an element.
+/* The sum of the gradients in 16 bits per element (bf16, f16).
  *
- *     rank 0   [ block 0 | block 1 | block 2 ]      every rank adds what it held back, rounds its gradients to 16 bits,
- *     rank 1   [ block 0 | block 1 | block 2 ]      holds back the error and sends block j to rank j (all_to_all);
- *     rank 2   [ block 0 | block 1 | block 2 ]      rank j adds block j of all ranks in f32 and in canonical order,
- *                  |         |         |            rounds the sum, adds that error to what it holds back itself,
- *                  v         v         v            and sends it to all (all_gather)
- *     sum      [ block 0 | block 1 | block 2 ]
+ *     rank 0   [ block 0 | block 1 | block 2 ]      each rank adds its residual, rounds its gradients to 16 bits, keeps
+ *     rank 1   [ block 0 | block 1 | block 2 ]      the rounding error as residual and sends block j to rank j
+ *     rank 2   [ block 0 | block 1 | block 2 ]      (all_to_all); rank j adds block j of all ranks in f32 and in
+ *                  |         |         |            canonical order, rounds the sum, adds that rounding error to its
+ * own v         v         v            residual, and sends the sum to all (all_gather) sum      [ block 0 | block 1 |
+ * block 2 ]
  *
- * A block is one element with the exponent of its scale and then the elements times 2^exponent. bf16 has the range of
- * f32: its exponents are 0.
- * Bytes: 4 (n - 1) / n per element sent by each rank, where an all_reduce of f32 sends 8 (n - 1) / n.
- * lks_all_reduce of 16-bit types would not do: its result is rounded where nobody can hold back the error. */
+ * A block starts with one element that holds the exponent of its scale. The elements times 2^exponent follow. bf16 has
+ * the range of f32, so its exponents are 0.
+ * Bytes: each rank sends 4 (n - 1) / n per element. An all_reduce of f32 sends 8 (n - 1) / n.
+ * lks_all_reduce of 16-bit types is not suitable: no rank could keep the rounding error of its result. */
 #include "parallel/compress_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    CHUNK = 1024,     /* elements that are added up at once: those of a few ranks are in L1 */
-    TOP_EXPONENT = 15 /* of f16's numbers: below 2^16 */
+    CHUNK = 1024,     /* elements summed at once; the chunks of a few ranks fit in L1 */
+    TOP_EXPONENT = 15 /* the largest element of a block is scaled to 2^14..2^15, within the range of f16 */
 };
 
 lks_status lksi_half_create(lksi_compressor *compressor) {
@@ -66,7 +66,7 @@ static lks_status reserve(lksi_half_compression *half, size_t count) {
 
 /* --- one block --- */
 
-/* 2^exponent and 2^-exponent are both normal floats. */
+/* The exponent of a block's scale. It is limited so that 2^exponent and 2^-exponent are both normal floats. */
 static int scale_exponent(const lksi_compressor *compressor, const float *values, size_t count) {
     enum { GREATEST = 126 };
     if (compressor->compression.kind == LKS_COMPRESS_BF16) return 0;
@@ -77,7 +77,7 @@ static int scale_exponent(const lksi_compressor *compressor, const float *values
     return TOP_EXPONENT - exponent < GREATEST ? TOP_EXPONENT - exponent : GREATEST;
 }
 
-/* `values` becomes what does not fit. */
+/* Rounds `values` into `block`. `values` then holds the rounding errors. */
 static void encode(const lksi_compressor *compressor, uint16_t *block, float *values, size_t count) {
     int exponent = scale_exponent(compressor, values, count);
     const lksi_compress_kernels *loops = compressor->loops;

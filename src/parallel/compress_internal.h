@@ -1,4 +1,4 @@
-/* What the files of compression share. */
+/* Declarations shared by the files of gradient compression. */
 #ifndef LKSI_COMPRESS_INTERNAL_H
 #define LKSI_COMPRESS_INTERNAL_H
 
@@ -15,10 +15,10 @@ typedef struct lksi_compress_kernels {
     void (*add)(float *restrict a, const float *restrict b, size_t count); /* a += b */
     void (*add_scaled)(float *restrict a, float factor, const float *restrict b, size_t count);
     float (*dot)(const float *a, const float *b, size_t count);
-    /* The largest |value| of those that are finite, 0 where none is. */
+    /* The largest |value| of the finite values. 0 if there is none. */
     float (*largest)(const float *values, size_t count);
-    /* halves = values * scale, a power of two, rounded; values becomes what was rounded away, 0 where that is not
-     * finite. */
+    /* halves = values * scale, rounded. `scale` is a power of two. values becomes the rounding error, or 0 if that is
+     * not finite. */
     lksi_encode_kernel encode_bf16, encode_f16;
     lksi_decode_kernel decode_bf16, decode_f16; /* values = halves * scale */
 } lksi_compress_kernels;
@@ -29,31 +29,31 @@ LKSI_ISA_DECLARE(lksi_compress_kernels, lksi_compress_loops);
 
 /* bf16 and f16 (compress_half.c). */
 typedef struct lksi_half_compression {
-    float *error;              /* what this rank holds back, as the flat gradients are laid out */
+    float *error;              /* this rank's residual, laid out like the flat gradients */
     uint16_t *sent, *received; /* a block per rank */
-    size_t capacity;           /* elements of each */
+    size_t capacity;           /* elements of `sent` and of `received` */
     float *decoded;            /* a chunk per rank */
-    const void **inputs;       /* where these begin */
+    const void **inputs;       /* the beginning of each of these chunks */
 } lksi_half_compression;
 
 /* One parameter that PowerSGD compresses. */
 typedef struct lksi_matrix {
     int index; /* the tensor in the store */
     size_t rows, columns;
-    float *error;        /* rows * columns, row-major: what this rank holds back; in a step, with the gradient added */
-    float *left, *right; /* P and Q, column by column */
-    uint64_t stream;     /* of the draws that Q begins with */
+    float *error;        /* (rows, columns), row-major: this rank's residual; in a step, the gradient is added to it */
+    float *left, *right; /* P and Q, column-major */
+    uint64_t stream;     /* random stream of Q's initial columns */
 } lksi_matrix;
 
 typedef struct lksi_power_compression {
     int rank;
-    int64_t step; /* of the redrawn columns */
+    int64_t step; /* selects the random numbers of redrawn columns */
     lksi_matrix *matrices;
     int n_matrices;
     int *plain; /* the other parameters' indices */
     int n_plain;
     float *errors;  /* all matrices' */
-    float *lefts;   /* all matrices' P, then the plain gradients: what the first sum is over */
+    float *lefts;   /* all matrices' P, then the plain gradients: the operand of the first all_reduce */
     float *rights;  /* all matrices' Q */
     float *logical; /* room for any matrix */
     size_t errors_count, lefts_count, plain_count, rights_count, logical_count;
@@ -66,7 +66,7 @@ struct lksi_compressor {
     const lksi_compress_kernels *loops;
     lksi_half_compression half;
     lksi_power_compression power;
-    unsigned char *is_padding; /* of a hook: for each element of the flat gradients, not the buffers' statistics */
+    unsigned char *is_padding; /* for a hook: a flag per element of the flat gradients, without the buffers */
 };
 
 lks_status lksi_half_create(lksi_compressor *compressor);

@@ -1,4 +1,4 @@
-/* The loops of gradient compression, once per instruction set (base/isa.h). */
+/* The loops of gradient compression. This file is compiled once per instruction set (base/isa.h). */
 #include "comm/arithmetic/half.h"
 #include "parallel/compress_internal.h"
 
@@ -10,7 +10,7 @@ static void add_scaled(float *restrict a, float factor, const float *restrict b,
     for (size_t i = 0; i < count; i++) a[i] += factor * b[i];
 }
 
-/* Sixteen sums side by side, added up two by two at the end: one order for every instruction set. */
+/* Sixteen partial sums, added pairwise at the end. The order is the same for every instruction set. */
 static float dot(const float *a, const float *b, size_t count) {
     float sums[16] = {0};
     size_t whole = count / 16 * 16;
@@ -22,7 +22,7 @@ static float dot(const float *a, const float *b, size_t count) {
     return sums[0];
 }
 
-/* The bits of floats without sign are ordered as the floats are, and those of infinity and NaN come last. */
+/* Without the sign, the bits of floats have the order of the floats, and infinity and NaN come last. */
 static float largest(const float *values, size_t count) {
     int32_t most = 0;
     for (size_t i = 0; i < count; i++) {

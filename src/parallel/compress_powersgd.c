@@ -1,23 +1,23 @@
-/* The sum of the gradients by matrices of low rank.
+/* The sum of the gradients by low-rank matrices (PowerSGD).
  *
- *     every rank            E = gradient + what it held back       (m,n), for each matrix
+ *     every rank            E = gradient + residual                (m,n), for each matrix
  *                           P = E Q                                (m,r), Q from the last step: one power iteration
- *     all_reduce            P of all matrices, and in the same call the gradients that are sent as they are
- *     every rank            P made orthonormal                     the same bits everywhere
+ *     all_reduce            P of all matrices, and in the same call the gradients that are sent in full
+ *     every rank            P made orthonormal                     the same bits on all ranks
  *                           Q = E^T P                              (n,r)
- *                           holds back E - P Q^T
+ *                           residual = E - P Q^T
  *     all_reduce            Q of all matrices
- *     every rank            the sum of all E is about P Q^T        the same bits everywhere
+ *     every rank            the sum of all E is about P Q^T        the same bits on all ranks
  *
  * Bytes: two all_reduces of (m + n) r elements per matrix together.
- * Q keeps to the space of the largest singular vectors from step to step. A column that came out as zeros would stay so
- * for ever: it is drawn anew. */
+ * Q is kept from step to step and tracks the space of the largest singular vectors. A column of zeros would stay zero
+ * for ever, so it is replaced by random numbers. */
 #include "parallel/compress_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { LEAST_GAIN = 2 };
+enum { LEAST_GAIN = 2 }; /* a matrix is compressed if that sends at most 1 / LEAST_GAIN of its elements */
 
 static size_t rows_of(const lks_parameter_view *view) { return view->n_dims > 0 ? (size_t)view->dims[0] : 1; }
 
@@ -44,10 +44,10 @@ static void remove_direction(float *column, const float *unit, size_t count) {
     for (size_t i = 0; i < count; i++) column[i] = (float)((double)column[i] - along * (double)unit[i]);
 }
 
-/* Gram-Schmidt, each projection twice, as the first leaves a part of what it rounds away. A column of which nothing but
- * such rounding is left becomes zeros. */
+/* Gram-Schmidt. Each projection is done twice, because rounding in the first leaves a remainder. A column that consists
+ * only of such rounding errors becomes zeros. */
 static void make_orthonormal(float *columns, size_t count, int rank) {
-    static const double negligible = 1e-5; /* of a sum of floats, whose last bit is 6e-8 */
+    static const double negligible = 1e-5; /* well above the rounding error of floats, 6e-8 */
     for (int k = 0; k < rank; k++) {
         float *column = columns + (size_t)k * count;
         double before = length(column, count);
@@ -58,8 +58,8 @@ static void make_orthonormal(float *columns, size_t count, int rank) {
     }
 }
 
-/* Q for the next step: only its directions count, so lengths cannot leave the range of floats. Whether all of it was
- * finite. */
+/* Normalises the columns of Q for the next step. Only their directions matter, and this keeps lengths in the range of
+ * floats. Columns that are zero or not finite are redrawn. Returns whether all of Q was finite. */
 static bool renew(const lksi_power_compression *power, const lksi_matrix *matrix) {
     bool is_finite = true;
     for (int k = 0; k < power->rank; k++) {
@@ -137,7 +137,7 @@ lks_status lksi_power_create(lksi_compressor *compressor) {
     return LKS_OK;
 }
 
-/* Columns of zeros are drawn, the same on all ranks. */
+/* renew draws all columns, because they are zero. The draws are the same on all ranks. */
 void lksi_power_reset(lksi_compressor *compressor) {
     lksi_power_compression *power = &compressor->power;
     power->step = 0;
@@ -171,7 +171,7 @@ static float *gradient_of(const lksi_compressor *compressor, int index, size_t *
     return (float *)lksi_store_gradients(compressor->store) + offset;
 }
 
-/* E, and P = E Q. */
+/* Computes E, and P = E Q. */
 static lks_status project(const lksi_compressor *compressor, const lksi_matrix *matrix) {
     const lksi_power_compression *power = &compressor->power;
     size_t count;
@@ -194,7 +194,7 @@ static void add_product(const lksi_compressor *compressor, const lksi_matrix *ma
                                           matrix->right + (size_t)k * matrix->columns, matrix->columns);
 }
 
-/* Q = E^T P, and then E becomes what this rank holds back. */
+/* Q = E^T P. Then E becomes this rank's residual. */
 static void project_back(const lksi_compressor *compressor, const lksi_matrix *matrix) {
     int rank = compressor->power.rank;
     memset(matrix->right, 0, (size_t)rank * matrix->columns * sizeof(float));
@@ -206,7 +206,8 @@ static void project_back(const lksi_compressor *compressor, const lksi_matrix *m
     add_product(compressor, matrix, -1, matrix->error);
 }
 
-/* The gradient is the sum over ranks. What is not finite shows there, and is not held back for the steps to come. */
+/* Replaces the gradient by the sum over ranks. Values that are not finite appear in the sum, but are not kept in the
+ * residual. */
 static lks_status conclude(const lksi_compressor *compressor, const lksi_matrix *matrix) {
     const lksi_power_compression *power = &compressor->power;
     size_t logical_count = matrix->rows * matrix->columns, count;
@@ -217,7 +218,7 @@ static lks_status conclude(const lksi_compressor *compressor, const lksi_matrix 
     return lksi_store_pack(compressor->store, matrix->index, power->logical, stored);
 }
 
-/* The gradients that are sent as they are, behind the P of all matrices or back from there. */
+/* Copies the gradients that are sent in full behind the P of all matrices, or back from there. */
 static void move_plain(const lksi_compressor *compressor, bool is_back) {
     const lksi_power_compression *power = &compressor->power;
     float *packed = power->lefts + power->lefts_count;

@@ -1,28 +1,30 @@
-/* One step where ranks share memory: no gradient is moved.
+/* One step where ranks share memory: no gradient is sent.
  *
- *     rank 0 gradients  [ shard 0 | shard 1 | ... ]     barrier A: all gradients are final, nobody reads parameters
+ *     rank 0 gradients  [ shard 0 | shard 1 | ... ]     barrier A: all gradients are final, no rank reads parameters
  *     rank 1 gradients  [ shard 0 | shard 1 | ... ]
  *                           |         |                  rank r adds shard r of all ranks in canonical order and
- *                           v         v                  updates shard r of the parameters by it, block by block in
+ *                           v         v                  updates shard r of the parameters with it, block by block in
  *     parameters        [ shard 0 | shard 1 | ... ]     its L1 cache
- *                                                        barrier B: everybody may read parameters again
+ *                                                        barrier B: all ranks may read parameters again
  *
- * Shared: there is one copy of the parameters. Sharded: every rank has its own, and the new parameters are written into
- * all ranks' gradients, of which nobody else reads shard r, in these very lines. Then both arrays take turns
- * (lksi_store_swap): parameters are never half updated, and a line goes from core to core only where it is read and
- * written there at once, which costs the least (docs/decisions/0015-turns.md).
+ * Shared: there is one copy of the parameters.
+ * Sharded: every rank has its own copy. Rank r writes the new parameters over shard r of all ranks' gradients, in the
+ * cache lines that it has just read. No other rank reads shard r. Then the two arrays swap roles (lksi_store_swap).
+ * Parameters are thus never half updated. A cache line moves between cores only where it is both read and written,
+ * which is the least traffic (docs/decisions/0015-turns.md).
  *
- * Where the rule clips, the norm of the whole gradient comes first: rank r adds shard r in place, into its own
- * gradients, and writes the sums of squares of its blocks where all ranks read them; another barrier; then the update.
+ * If the rule clips, the norm of the whole gradient comes first. Rank r sums shard r in place, into its own gradients,
+ * and writes its blocks' sums of squares into shared memory. The update follows after another barrier.
  *
- * Of a weight whose gradient ranks left as factors (factors.c), rank r multiplies its shard itself; such a weight is a
- * bucket, and every bucket is cut into shards by itself.
+ * If ranks left a weight's gradient as factors (factors.c), rank r computes its shard of the product itself. Each such
+ * weight is a bucket of its own. Every bucket is cut into shards separately.
  *
- * Shards of other ranks and of the parameters are read and written through the caches or past them, as
- * base/trial.h finds quicker.
+ * Other ranks' shards and the parameters are accessed through the caches or past them, whichever a trial finds faster
+ * (base/trial.h).
  *
- * Work and optimizer state are divided by the number of ranks. Barrier A's payload carries samples, loss and hits.
- * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */
+ * Work and optimizer state are divided by the number of ranks. Barrier A carries the messages with the samples, loss
+ * and hits.
+ * Source: division of optimizer state: ZeRO (Rajbhandari, Rasley, Ruwase, He, 2020). */
 #include "base/cache.h"
 #include "comm/copy.h"
 #include "parallel/parallel_internal.h"
@@ -31,7 +33,7 @@
 
 enum {
     BLOCK_NBYTES = 4096, /* of the summed gradient; with parameters and state it stays in L1 */
-    TRIAL_PERIOD = 512,  /* steps from one choice between through and past the caches to the next */
+    TRIAL_PERIOD = 512,  /* steps after which the choice between through and past the caches is made again */
 };
 
 static bool takes_turns(const lks_distributed_optimizer *optimizer) {
@@ -46,7 +48,7 @@ static char *own_gradients(const lks_distributed_optimizer *optimizer, size_t be
     return (char *)lksi_store_gradients(optimizer->store) + begin * nbytes_each(optimizer);
 }
 
-/* Adds all ranks' gradients of one block into `out`, which may be this rank's own. */
+/* Sums all ranks' gradients of one block into `out`, which may be in this rank's gradients. */
 static void sum_block(lks_distributed_optimizer *optimizer, size_t begin, size_t count, void *out) {
     int size = lks_group_size(optimizer->group);
     for (int rank = 0; rank < size; rank++)
@@ -58,7 +60,7 @@ static void sum_block(lks_distributed_optimizer *optimizer, size_t begin, size_t
             lksi_evict(optimizer->inputs[rank], count * nbytes_each(optimizer));
 }
 
-/* Updates the parameters of one block by the sum of its gradients. */
+/* Updates the parameters of one block with the sum of its gradients. */
 static void update_block(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
                          size_t begin, size_t count, const void *sum) {
     _Alignas(64) char updated[BLOCK_NBYTES];
@@ -69,12 +71,12 @@ static void update_block(lks_distributed_optimizer *optimizer, const lksi_bucket
     if (is_past_caches) lksi_write_past_caches(values, updated, count * nbytes_each(optimizer));
 }
 
-/* The new parameters of one block, written over all ranks' gradients; of two ranks, summed and written in one pass. */
+/* Writes the new parameters of one block over all ranks' gradients. With two ranks, one pass sums and writes. */
 static void renew_block(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
                         size_t begin, size_t count) {
     size_t offset = begin * nbytes_each(optimizer), nbytes = count * nbytes_each(optimizer);
     int size = lks_group_size(optimizer->group), mine = lks_group_rank(optimizer->group);
-    bool is_summed = optimizer->squares != NULL || size == 1; /* in its own gradients */
+    bool is_summed = optimizer->squares != NULL || size == 1; /* this rank's gradients hold the sum */
     char *own = own_gradients(optimizer, begin), *values = lksi_store_values(optimizer->store);
     lksi_update_memory memory = {.values = values + offset, .gradients = {own}, .outs = {own}};
     if (size == 2) memory.outs[1] = (char *)optimizer->gradients[1 - mine] + offset;
@@ -120,7 +122,7 @@ static void renew(lks_distributed_optimizer *optimizer, const lksi_bucket *bucke
 static void update_products(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
                             size_t begin, size_t end) {
     _Alignas(64) char summed[BLOCK_NBYTES];
-    bool is_summed = optimizer->squares != NULL || lks_group_size(optimizer->group) == 1; /* in its own gradients */
+    bool is_summed = optimizer->squares != NULL || lks_group_size(optimizer->group) == 1; /* in own_gradients */
     size_t count;
     for (; begin < end; begin += count) {
         count = block_at(optimizer, begin, end);
@@ -168,15 +170,17 @@ static lks_status update_shard(lks_distributed_optimizer *optimizer, double grad
     return LKS_OK;
 }
 
-/* A turn is a whole step: the passes, too, read and write lines that went over. */
+/* The trial times whole steps, because the passes also access cache lines that moved between cores. */
 static void end_turn(lks_distributed_optimizer *optimizer) {
     int64_t now_ns = lksi_now_ns();
     lksi_trial_end(&optimizer->past_caches, now_ns - optimizer->step_ended_ns);
     optimizer->step_ended_ns = now_ns;
 }
 
-/* Odd while this rank updates what the others read. What comes after is seen after it (the fence), and what came before
- * it before: who reads parameters and then finds no rank in an update has read none of that update's. */
+/* Increments this rank's update count before and after an update. The count is odd while this rank updates what others
+ * read. The release fence orders the increment before the parameter writes that follow it. The acq_rel increment orders
+ * the writes before it. So a reader that has read parameters, and then finds that no rank is in an update, has read no
+ * partial update (check_readable in replica.c). */
 static void count_update(const lks_distributed_optimizer *optimizer) {
     const lksi_replica *replica = lksi_store_replica(optimizer->store);
     if (replica == NULL) return;
@@ -184,7 +188,7 @@ static void count_update(const lks_distributed_optimizer *optimizer) {
     atomic_thread_fence(memory_order_release);
 }
 
-/* They are elsewhere in every other step where arrays take turns. */
+/* Looks up the addresses in each step, because they change with every swap. */
 static void find_gradients(lks_distributed_optimizer *optimizer) {
     void *mine = lksi_store_gradients(optimizer->store);
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)

@@ -1,32 +1,33 @@
-/* Factors of gradients in the place of gradients, where ranks share memory.
+/* Gradients left as two factors instead of their product, where ranks share memory.
  *
- * A linear layer's dW (m,k) is dy^T x, a sum over the rows of the batch: m k numbers, of which every rank writes all
- * and reads its shard of every other's. Its factors have n (m + k), n the rows of this rank's batch. Where that is much
- * less, a rank leaves its factors in the gradient's place, and the products wait for the step: each rank multiplies
- * what its own shard needs, of all ranks' factors, and updates by it what is still in its cache.
+ * A linear layer's dW (m,k) is dy^T x, a sum over the rows of the batch. It has m k elements. Every rank writes all of
+ * them and reads its shard of every other rank's. The factors have n (m + k) elements, for the n rows of this rank's
+ * batch. If that is much less, a rank stores the factors in place of the gradient, and the step multiplies them: each
+ * rank computes its own shard of the product from all ranks' factors and updates the parameters while the product is in
+ * its cache.
  *
  *     as products   rank 0  dW0 = dy0^T x0 (all rows)   |   rank 0, its rows:    dW0 + dW1
  *     as factors    rank 0  dy0, x0                     |   rank 0, its rows:    dy0^T x0 + dy1^T x1
  *
- * About as much is multiplied, in products of the same length, which are added in canonical order: the bits are the
- * same. Each rank chooses for itself and says so in the step's exchange.
+ * The number of multiplications is about the same. The products have the same length and are added in canonical order,
+ * so the bits are the same. Each rank decides for itself and tells the others in the step's exchange.
  *
- * In the gradient's place lie: n, in one cache line; dy (n,m); x (n,k), rows as far apart as the device likes them.
+ * Layout in the gradient's memory: n, in one cache line; dy (n,m); x (n,k). The device chooses the row strides.
  *
- * Source: sufficient factors, where each rank multiplies everything: Xie, Kim, Zhou, Ho, Kumar, Yu, Xing (2016); by
- * layer, where they are smaller: Zhang et al., Poseidon (2017). */
+ * Sources: sufficient factors, where each rank multiplies everything: Xie, Kim, Zhou, Ho, Kumar, Yu, Xing (2016).
+ * Choice by layer, where factors are smaller: Zhang et al., Poseidon (2017). */
 #include "base/cache.h"
 #include "parallel/parallel_internal.h"
 
 #include <string.h>
 
 enum { HEADER = 16 };      /* elements before dy: a cache line */
-enum { MAX_WEIGHTS = 64 }; /* that may be told of, a bit each */
-enum { MAX_K = 4096 };     /* a block has 32 rows at least: with fewer, packing x for each costs more than is saved */
-enum { BLOCK_NBYTES = 512 << 10 }; /* of a sum: it stays in the second cache until it is used */
+enum { MAX_WEIGHTS = 64 }; /* a message has one bit per weight */
+enum { MAX_K = 4096 };     /* so that a block has at least 32 rows; with fewer, packing x per block costs too much */
+enum { BLOCK_NBYTES = 512 << 10 }; /* of a sum, so that it stays in L2 until it is used */
 enum { MAX_LEVELS = 10 };          /* of the tree over LKSI_MAX_RANKS ranks */
 
-/* A parameter that a linear layer may have as its weight. */
+/* A parameter that may be the weight of a linear layer. */
 typedef struct weight {
     int index;
     size_t begin, end; /* in the flat arrays */
@@ -37,11 +38,11 @@ struct lksi_factored {
     const lksi_row_product *product;
     weight weights[MAX_WEIGHTS];
     int n_weights;
-    uint64_t left;             /* a bit per weight that this rank's last pass left as factors, which lie there still */
-    float *levels[MAX_LEVELS]; /* room for a block; [0] is the sum's */
+    uint64_t left;             /* a bit per weight whose gradient's memory holds factors of this rank's last pass */
+    float *levels[MAX_LEVELS]; /* a block each; [0] receives the sum */
 };
 
-/* Factors as they lie, of one rank. */
+/* The layout of one rank's factors. */
 typedef struct place {
     int64_t n, dy_row, x_row;
     const float *dy, *x;
@@ -61,7 +62,8 @@ static const float *gradient_of(const lks_distributed_optimizer *optimizer, int 
 
 /* --- leaving them --- */
 
-/* Of each other rank one reads x and its part of dy, or a shard of the product: less than a third of that. */
+/* From every other rank a rank reads x and its part of dy, or otherwise its shard of the product. Factors are used if
+ * they are at most a third of that. */
 static bool are_worth_it(const lks_distributed_optimizer *optimizer, int64_t n, int64_t m, int64_t k) {
     double size = lks_group_size(optimizer->group);
     return 3 * (double)n * ((double)k + (double)m / size) <= (double)m * (double)k / size;
@@ -112,7 +114,7 @@ static bool take(void *context, const lksi_factors *f) {
 
 /* --- the sums --- */
 
-/* Rank `rank`'s part of rows [row, row + m) of w's gradient. */
+/* Stores or adds rank `rank`'s contribution to rows [row, row + m) of w's gradient. */
 static lks_status add_rank(lks_distributed_optimizer *optimizer, const weight *w, int rank, int64_t row, int64_t m,
                            bool is_added, float *out) {
     const lksi_factored *factored = optimizer->factored;
@@ -132,7 +134,7 @@ static lks_status add_rank(lks_distributed_optimizer *optimizer, const weight *w
     return factored->product->run(from.dy + row, from.dy_row, from.x, from.x_row, n, m, w->k, is_added, out);
 }
 
-/* Of ranks [first, end), up the balanced tree. */
+/* Sums the contributions of ranks [first, end) along the balanced tree into levels[level]. */
 static lks_status add_ranks(lks_distributed_optimizer *optimizer, const weight *w, int first, int end, int64_t row,
                             int64_t m, int level) {
     float *out = optimizer->factored->levels[level];
@@ -146,10 +148,10 @@ static lks_status add_ranks(lks_distributed_optimizer *optimizer, const weight *
     return LKS_OK;
 }
 
-/* Rows of a block, but for one more: a device cannot multiply one alone. */
+/* Rows of a block. find_rows may add one, because the device cannot multiply a single row. */
 static int64_t block_rows(const weight *w) { return BLOCK_NBYTES / (int64_t)sizeof(float) / w->k; }
 
-/* Of the tree over the ranks. */
+/* Levels of the tree over the ranks. */
 static int n_levels(const lks_distributed_optimizer *optimizer) {
     int n = 0;
     while (lks_group_size(optimizer->group) >> (n + 1) > 0) n++;
@@ -173,7 +175,7 @@ size_t lksi_factored_nbytes(const lks_distributed_optimizer *optimizer) {
     return (size_t)n_levels(optimizer) * level_nbytes(factored);
 }
 
-/* Made when they are needed first: few models' batches are small enough. */
+/* Allocated when first needed, because few models have batches that are small enough for factors. */
 static lks_status make_levels(lks_distributed_optimizer *optimizer) {
     lksi_factored *factored = optimizer->factored;
     for (int i = 0; i < n_levels(optimizer) && factored->levels[i] == NULL; i++)
@@ -182,7 +184,7 @@ static lks_status make_levels(lks_distributed_optimizer *optimizer) {
     return LKS_OK;
 }
 
-/* From that of element `begin` on, to that of `end` or as many as a block holds. */
+/* Finds the rows from element `begin` to element `end`, at most a block, and at least two. */
 static void find_rows(const weight *w, size_t begin, size_t end, int64_t *row, int64_t *m) {
     int64_t first = (int64_t)(begin - w->begin) / w->k, last = (int64_t)(end - 1 - w->begin) / w->k + 1;
     if (last > first + block_rows(w)) last = first + block_rows(w);
@@ -268,7 +270,7 @@ bool lksi_factored_find(const lks_distributed_optimizer *optimizer, size_t begin
     return false;
 }
 
-/* --- making it --- */
+/* --- creation --- */
 
 static void find_weights(lks_distributed_optimizer *optimizer) {
     lksi_factored *factored = optimizer->factored;
@@ -284,7 +286,8 @@ static void find_weights(lks_distributed_optimizer *optimizer) {
     }
 }
 
-/* NULL: the device offers none, or they cannot be used: a clipped gradient's norm is of the whole sum. */
+/* NULL: the device offers no row products, or factors cannot be used. Clipping rules them out, because the norm needs
+ * the whole sum before the update. */
 static const lksi_row_product *find_product(const lks_distributed_optimizer *optimizer) {
     const lks_device *device = lksi_store_device(optimizer->store);
     bool can_be = optimizer->strategy == LKS_STRATEGY_SHARED && lks_group_size(optimizer->group) > 1 &&

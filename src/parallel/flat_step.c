@@ -1,26 +1,26 @@
-/* One step where parameters and gradients lie in the memory of a GPU: nothing in it waits for the host, so that all of
- * it, from the first kernel of the forward pass on, can be recorded as one CUDA graph and done again.
+/* One step where parameters and gradients are in the memory of a GPU. Nothing in it waits for the host, so the whole
+ * step, from the first kernel of the forward pass on, can be recorded as one CUDA graph and replayed.
  *
  *     the GPU's stream     forward  backward ────────────────┐ figures   conclude  update
  *     beside it                       └ bucket 0 ┘└ bucket 1 ┘ of all ranks
  *
- * What changes from step to step (learning rate, step, corrections, numbers of samples) is sent to it before, and what
- * the step came to is read behind it. The ranks' figures, numbers of samples among them, are gathered on the GPUs; the
- * scale of the update is made of them there, and a step that must not be updates nothing.
+ * Values that change from step to step (learning rate, step, corrections, numbers of samples) are sent to the GPU
+ * before the step. The result is read after it. The ranks' figures, which include the numbers of samples, are gathered
+ * on the GPUs. The GPU computes the scale of the update from them. A step that must be refused updates nothing.
  *
- * Gradients are added in canonical order, as everywhere, unless the group was made with order any: by NCCL then. */
+ * Gradients are added in canonical order. If the group was created with order any, NCCL adds them. */
 #include "comm/nccl/nccl.h"
 #include "parallel/parallel_internal.h"
 
 #include <math.h>
 
-/* What a step reads of the host. */
+/* The values that a step gets from the host. */
 typedef struct step_numbers {
     lksi_figures mine;
-    lksi_update update, undecayed; /* the latter: of parameters that the rule does not decay */
+    lksi_update update, undecayed; /* `undecayed` is for parameters without weight decay */
 } step_numbers;
 
-/* Buffers with one momentum. */
+/* A range of buffers with the same momentum. */
 typedef struct running_range {
     size_t begin, end;
 } running_range;
@@ -29,20 +29,20 @@ struct lksi_flat {
     const lks_device *device;
     lks_gpu_group *gpus; /* NULL: one rank */
     lks_order order;
-    size_t n_reduced; /* buckets whose sum is under way */
-    uint64_t before;  /* fingerprint of the collectives before the first of these */
+    size_t n_reduced; /* buckets whose sum has begun */
+    uint64_t before;  /* fingerprint of the collectives before the first of these sums */
     int64_t posted_step;
-    bool is_under_way; /* a step was sent, and what it came to is not known */
-    /* on the device: */
+    bool is_under_way; /* a step was sent, and its result is not yet known */
+    /* in device memory: */
     step_numbers *numbers;
-    lksi_flat_result *result; /* and behind it: */
-    lksi_figures *figures;    /* this rank's, then every rank's where there are several */
-    lksi_update *running;     /* per range */
-    double *squares;          /* where the rule clips */
-    /* here: */
+    lksi_flat_result *result; /* `figures` follow it in the same allocation */
+    lksi_figures *figures;    /* this rank's; with several ranks, those of all ranks follow */
+    lksi_update *running;     /* one per range */
+    double *squares;          /* NULL if the rule does not clip */
+    /* in host memory: */
     running_range *ranges;
     size_t n_ranges;
-    void *landing; /* the result and all figures */
+    void *landing; /* receives the result and all figures */
 };
 
 static int size_of(const lks_distributed_optimizer *optimizer) { return lks_group_size(optimizer->group); }
@@ -51,14 +51,14 @@ static size_t result_nbytes(const lks_distributed_optimizer *optimizer) {
     return sizeof(lksi_flat_result) + ((size_t)size_of(optimizer) + 1) * sizeof(lksi_figures);
 }
 
-/* Every rank's, where this one's lie at `own`. */
+/* The figures of all ranks. `own` points to this rank's. */
 static const lksi_figures *all_figures(const lks_distributed_optimizer *optimizer, const lksi_figures *own) {
     return own + (optimizer->flat->gpus != NULL);
 }
 
 static float *at(void *flat, size_t element) { return (float *)flat + element; }
 
-/* --- making it --- */
+/* --- creation --- */
 
 static lks_status find_ranges(lks_distributed_optimizer *optimizer, lksi_update *updates) {
     lksi_flat *flat = optimizer->flat;
@@ -101,7 +101,7 @@ static lks_status create_memory(lks_distributed_optimizer *optimizer) {
     return flat->landing != NULL ? create_ranges(optimizer) : LKS_ERR_MEMORY;
 }
 
-/* Room for the largest bucket: none can be made while a step is recorded. */
+/* Reserves scratch memory for the largest bucket, because nothing can be allocated while a step is recorded. */
 static lks_status create_gpus(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
     size_t largest = 0;
@@ -118,11 +118,9 @@ lks_status lksi_flat_create(lks_distributed_optimizer *optimizer) {
     const lks_device *device = lksi_store_device(optimizer->store);
     if (!lksi_device_has_memory(device)) return LKS_OK;
     if (optimizer->strategy == LKS_STRATEGY_SHARDED && optimizer->rule.clip_norm > 0)
-        return lksi_group_fail(
-            optimizer->group,
-            lksi_error(LKS_ERR_UNSUPPORTED,
-                       "strategy 'sharded' does not clip gradients in a GPU's memory: no rank has the "
-                       "whole sum; take 'bucketed'"));
+        return lksi_group_fail(optimizer->group,
+                               lksi_error(LKS_ERR_UNSUPPORTED, "strategy 'sharded' does not clip gradients in a GPU's "
+                                                               "memory: no rank has the whole sum; use 'bucketed'"));
     char obstacle[160];
     lksi_flat *flat = optimizer->flat = lksi_alloc(sizeof *flat);
     lks_status status = flat != NULL ? LKS_OK : LKS_ERR_MEMORY;
@@ -165,14 +163,15 @@ static lks_status add_up(lks_distributed_optimizer *optimizer, const lksi_bucket
                               bucket->end - bucket->begin, LKS_F32, LKS_SUM, flat->order, stream);
 }
 
-/* The next bucket's, beside what the device does meanwhile. */
+/* Sums the next bucket on a second stream, concurrently with the backward pass. */
 static lks_status reduce_next(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
     if (flat->n_reduced == 0) flat->before = lks_gpu_fingerprint(flat->gpus);
     const lksi_bucket *bucket = &optimizer->buckets[flat->n_reduced++];
     size_t end = lksi_real_end(optimizer, bucket->end);
     void *beside;
-    if (optimizer->n_pending > 0) LKS_TRY(flat->device->ops->memory->merge(flat->device)); /* what is added to */
+    if (optimizer->n_pending > 0)
+        LKS_TRY(flat->device->ops->memory->merge(flat->device)); /* the branch may still write gradients */
     if (bucket->begin < end) LKS_TRY(lksi_pending_add(optimizer, bucket->begin, end - bucket->begin));
     if (flat->gpus == NULL) return LKS_OK;
     LKS_TRY(flat->device->ops->memory->fork(flat->device, &beside));
@@ -221,7 +220,7 @@ static lks_status update_parameters(lks_distributed_optimizer *optimizer, const 
     return LKS_OK;
 }
 
-/* Buffers that lie in this rank's part. */
+/* Updates the buffers in this rank's part. */
 static lks_status update_buffers(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
     const lksi_flat *flat = optimizer->flat;
     float *const none[2] = {0};
@@ -268,10 +267,11 @@ lks_status lksi_flat_put(lks_distributed_optimizer *optimizer) {
     return LKS_OK;
 }
 
-/* --- before and after it --- */
+/* --- before and after the update --- */
 
-/* Where ranks update their parts, some of the others' may be here already. Where each updates all, that comes behind
- * the last sum, and not at all where those were given up (are_agreed in cuda/update.cu). */
+/* Whether this rank's parameters may be torn after a failure. Sharded: parts from other ranks may have arrived already.
+ * Bucketed: the update follows the last sum and does nothing if the sums were aborted (are_agreed in cuda/update.cu).
+ */
 static bool may_be_torn(const lks_distributed_optimizer *optimizer) {
     const lksi_flat *flat = optimizer->flat;
     return flat->is_under_way && flat->gpus != NULL && optimizer->strategy == LKS_STRATEGY_SHARDED;
@@ -283,13 +283,13 @@ lks_status lksi_flat_fail(lks_distributed_optimizer *optimizer, lks_status statu
     return gpus != NULL ? lksi_gpu_fail(gpus, status) : lksi_group_fail(optimizer->group, status);
 }
 
-/* What ranks must agree on: the step, and the collectives before it. A rank that makes it in parts may have begun its
- * own ones. */
+/* A hash of what ranks must agree on: the step, and the GPU collectives before it. A rank may already have begun the
+ * collectives of this step. Then the fingerprint from before them is used. */
 static double check_of(const lks_distributed_optimizer *optimizer) {
     const lksi_flat *flat = optimizer->flat;
     uint64_t hash = lksi_step_fingerprint(optimizer);
     if (flat->gpus != NULL) hash ^= flat->n_reduced > 0 ? flat->before : lks_gpu_fingerprint(flat->gpus);
-    return (double)(hash >> 12); /* exact */
+    return (double)(hash >> 12); /* 52 bits: exact in a double */
 }
 
 lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
@@ -313,7 +313,7 @@ lks_status lksi_flat_count(lks_distributed_optimizer *optimizer, const void *los
     return flat->device->ops->memory->figures(flat->device, flat->figures, &flat->numbers->mine, loss, hits);
 }
 
-/* Why a step did not update, on all ranks alike; `figures` are the ranks'. */
+/* Returns the error of a step that did not update, the same on all ranks. `figures` are those of all ranks. */
 static lks_status refuse(const lks_distributed_optimizer *optimizer, const lksi_flat_result *result,
                          const lksi_figures *figures) {
     long long step = (long long)optimizer->flat->posted_step;
@@ -342,7 +342,7 @@ static lks_status compare_ranks(const lks_distributed_optimizer *optimizer, cons
     return LKS_OK;
 }
 
-/* This rank's own comes out of the device. */
+/* Reports the fault of another rank's device. The device reports this rank's own. */
 static lks_status compare_faults(const lks_distributed_optimizer *optimizer, const lksi_figures *figures) {
     char whose[32];
     for (int rank = 0; rank < size_of(optimizer); rank++) {
@@ -364,7 +364,7 @@ lks_status lksi_flat_post(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
     lksi_pending_clear(optimizer);
     optimizer->n_expected = -1;
-    flat->is_under_way = true; /* also where it was sent before the last one had ended */
+    flat->is_under_way = true; /* needed if it was sent before lksi_flat_finish of the last step */
     flat->posted_step = ++optimizer->step;
     return flat->device->ops->memory->post(flat->device, flat->result, result_nbytes(optimizer));
 }
@@ -372,12 +372,12 @@ lks_status lksi_flat_post(lks_distributed_optimizer *optimizer) {
 lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     lksi_flat_result *result = optimizer->flat->landing;
     const lksi_figures *figures = all_figures(optimizer, (const lksi_figures *)(result + 1));
-    result->is_refused = 0; /* where nothing lands */
+    result->is_refused = 0; /* in case no result arrives */
     lks_status status = take_result(optimizer);
     if (status == LKS_OK || result->is_refused) optimizer->flat->is_under_way = false;
     if (result->is_refused) {
         optimizer->step--;
-        /* A step that is behind it on the GPU already was refused with it; the next one counts again. */
+        /* The flag also refuses steps that are already queued behind this one. Clear it for the next step. */
         lks_status zeroed =
             lksi_device_zero(optimizer->flat->device, optimizer->flat->result, sizeof *optimizer->flat->result);
         if (status == LKS_OK) status = zeroed;

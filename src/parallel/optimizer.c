@@ -1,4 +1,4 @@
-/* The distributed optimizer: how it comes to be, and how it updates the part of the parameters that is this rank's. */
+/* The distributed optimizer: creation, checks of a step, and the update of this rank's part of the parameters. */
 #include "parallel/parallel_internal.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
     return optimizer->counts != NULL && optimizer->messages != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-/* Room for the places of all ranks' gradients, which a step finds. */
+/* Allocates the arrays for the addresses of all ranks' gradients, which a step looks up. */
 static lks_status alloc_places(lks_distributed_optimizer *optimizer) {
     if (!lksi_store_is_direct(optimizer->store)) return LKS_OK;
     size_t size = (size_t)lks_group_size(optimizer->group);
@@ -37,13 +37,13 @@ static lks_status create_compressor(lks_distributed_optimizer *optimizer) {
     return lksi_compressor_create(&optimizer->compressor, optimizer->group, optimizer->store, &compression);
 }
 
-/* Another group's ranks are others, and need not even see this store's memory. */
+/* Another group has other ranks, which may not be able to access this store's memory. */
 static lks_status check_group(const lks_distributed_optimizer *optimizer) {
     const lks_group *home = lksi_store_group(optimizer->store);
     if (home == NULL || home == optimizer->group) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT,
-                      "the store was made in a group of %d ranks, and the optimizer was given another group, of %d: "
-                      "rank %d of it",
+                      "the store was created in a group of %d ranks, but the optimizer was given another group of %d "
+                      "ranks (this is rank %d of it)",
                       lks_group_size(home), lks_group_size(optimizer->group), lks_group_rank(optimizer->group));
 }
 
@@ -57,7 +57,8 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
                                     lksi_group_worker_may_spin(optimizer->group));
 }
 
-/* What attached programs left to the step must not be written over, nor taken for what it was. */
+/* Called before a backward pass of any program of the store. Factors of the last pass become invalid. Gradients that
+ * are being sent must not be overwritten. */
 static lks_status begin_pass(void *context) {
     lks_distributed_optimizer *optimizer = context;
     lksi_factored_begin_pass(optimizer);
@@ -107,7 +108,8 @@ void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]
     memcpy(fields, values, sizeof values);
 }
 
-/* A plain store has not been compared before. By the instruction set all take factors, or none. */
+/* A plain store has not been compared before. The instruction set is compared because all ranks must support factors,
+ * or none. */
 static lks_status compare(const lks_distributed_optimizer *optimizer) {
     lksi_list list = {0};
     lksi_list_add_rule(&list, &optimizer->rule);
@@ -116,7 +118,7 @@ static lks_status compare(const lks_distributed_optimizer *optimizer) {
     return lksi_list_compare(&list, optimizer->group, "distributed_optimizer_create");
 }
 
-/* Compared before the rest: which collectives that takes depends on it. */
+/* The comparison comes first, because the options determine which collectives the rest runs. */
 static lks_status make(lks_distributed_optimizer *optimizer) {
     lks_status status = check(optimizer);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
@@ -137,7 +139,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     created->group = group;
     created->store = store;
     created->strategy = lksi_store_strategy(store);
-    if (rule != NULL) created->rule = *rule; /* else zeros, which the check refuses */
+    if (rule != NULL) created->rule = *rule; /* otherwise zeros, which lksi_optimizer_check refuses */
     created->first_lr = created->rule.lr;
     created->n_expected = -1;
     lks_status status = make(created);
@@ -151,7 +153,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
 }
 
 void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
-    char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* preserves the error text, because destroy may follow an error */
     if (optimizer == NULL) return;
     lksi_error_keep(text);
     (void)lksi_step_finish(optimizer);
@@ -211,7 +213,8 @@ static void update_run(const lks_distributed_optimizer *optimizer, const lksi_bu
     device->ops->update(device, update, count, &memory);
 }
 
-/* Run by run: the update is element-wise, so it does not matter to the bits where one ends. */
+/* Updates run by run, with or without weight decay. The update is element-wise, so the bits do not depend on where runs
+ * end. */
 static void update_parameters(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
                               const lksi_update *update, size_t begin, size_t end, const lksi_update_memory *memory) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type), run_end;
@@ -227,7 +230,7 @@ static void update_parameters(const lks_distributed_optimizer *optimizer, const 
     }
 }
 
-/* Averages are not clipped: their scale is the plain mean's. */
+/* Buffers hold averages, which are not clipped: their scale is that of the mean. */
 static void update_buffers(const lks_distributed_optimizer *optimizer, size_t begin, size_t count,
                            const lksi_update_memory *memory) {
     const lks_device *device = lksi_store_device(optimizer->store);
@@ -252,7 +255,7 @@ void lksi_update_range(const lks_distributed_optimizer *optimizer, const lksi_bu
     if (end > middle) update_buffers(optimizer, middle, end - middle, &rest);
 }
 
-/* As gradients are added: the figures, too, are those of any division into ranks. */
+/* Adds in canonical order like gradients, so that the sums do not depend on the division into ranks. */
 static lks_step_sums add_up_tree(const lksi_step_message *messages, int count) {
     if (count == 1) return messages[0].sums;
     int half = lksi_split(count);
@@ -264,21 +267,20 @@ static lks_step_sums add_up_tree(const lksi_step_message *messages, int count) {
 lks_status lksi_refuse_no_samples(void) {
     return lksi_error(
         LKS_ERR_ARGUMENT,
-        "no rank has a sample in this step: n_samples, in a trainer's batches n_labels, is 0 on every rank");
+        "no rank has a sample in this step: n_samples (n_labels of a trainer's batch) is 0 on every rank");
 }
 
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     LKS_TRY(lksi_batches_compare(optimizer));
     *all = add_up_tree(optimizer->messages, lks_group_size(optimizer->group));
-    all->grad_norm = 0; /* given by no rank */
+    all->grad_norm = 0; /* output only */
     if (!(all->n_samples > 0)) return lksi_refuse_no_samples();
-    if (isinf(all->n_samples)) return lksi_error(LKS_ERR_ARGUMENT, "the ranks' numbers of samples overflow");
+    if (isinf(all->n_samples)) return lksi_error(LKS_ERR_ARGUMENT, "the sum of the ranks' n_samples overflows");
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
         if (optimizer->messages[rank].n_expected >= 0 && optimizer->messages[rank].n_expected != all->n_samples)
             return lksi_error(LKS_ERR_MISMATCH,
                               "step %lld: the ranks brought %.15g labels together, rank %d expects %.15g: their "
-                              "loaders differ, or what a batch says of all ranks (global_n_labels) is not so; nothing "
-                              "was updated",
+                              "loaders differ, or a batch's global_n_labels is wrong; nothing was updated",
                               (long long)optimizer->step + 1, all->n_samples, rank,
                               optimizer->messages[rank].n_expected);
     optimizer->mean_scale = 1.0 / all->n_samples;
@@ -312,7 +314,7 @@ lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks
                                  sizeof optimizer->own_message, optimizer->messages);
 }
 
-/* Another optimizer's update may still read them. */
+/* Settles first, because another optimizer's trailing step may still read the gradients. */
 static lks_status clear_gradients(const lks_distributed_optimizer *optimizer) {
     const lks_device *device = lksi_store_device(optimizer->store);
     LKS_TRY(lksi_store_settle(optimizer->store, -1));
@@ -322,17 +324,17 @@ static lks_status clear_gradients(const lks_distributed_optimizer *optimizer) {
 
 lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     if (isnan(mine->stop))
-        return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings a stop that is no number",
-                          lks_group_rank(optimizer->group));
+        return lksi_error(LKS_ERR_ARGUMENT, "rank %d passed NaN as stop", lks_group_rank(optimizer->group));
     if (!isfinite(mine->n_samples) || mine->n_samples < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings gradients of %g samples", lks_group_rank(optimizer->group),
-                          mine->n_samples);
+        return lksi_error(LKS_ERR_ARGUMENT, "rank %d passed n_samples %g, which is not a finite number of at least 0",
+                          lks_group_rank(optimizer->group), mine->n_samples);
     if (isfinite(mine->buffer_weight) && mine->buffer_weight >= 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings statistics of weight %g", lks_group_rank(optimizer->group),
-                      mine->buffer_weight);
+    return lksi_error(LKS_ERR_ARGUMENT, "rank %d passed buffer_weight %g, which is not a finite number of at least 0",
+                      lks_group_rank(optimizer->group), mine->buffer_weight);
 }
 
-/* Who brings no samples reads no gradients, but writes zeros over them. */
+/* A rank without samples does not read its gradients, but overwrites them with zeros. So it, too, must not touch those
+ * that belong to another optimizer's step. */
 lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     int rank = lks_group_rank(optimizer->group);
     lksi_pass pass = lksi_store_pass(optimizer->store);
@@ -343,10 +345,10 @@ lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer, const lks
                           rank);
     if (!lksi_sums_have_samples(mine)) return LKS_OK;
     if (pass == LKSI_PASS_BEGUN)
-        return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are half of a backward pass that failed", rank);
+        return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are incomplete: the backward pass failed", rank);
     if (pass == LKSI_PASS_USED)
-        return lksi_error(LKS_ERR_STATE, "rank %d brings samples without a backward pass since the last step or piece",
-                          rank);
+        return lksi_error(LKS_ERR_STATE,
+                          "rank %d passed samples, but ran no backward pass since the last step or piece", rank);
     return LKS_OK;
 }
 
@@ -354,11 +356,10 @@ static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_ste
     LKS_TRY(lksi_sums_check(optimizer, mine));
     LKS_TRY(lksi_pass_check(optimizer, mine));
     if (lksi_sums_have_samples(mine)) return LKS_OK;
-    lksi_factored_begin_pass(optimizer); /* of zeros */
-    if (optimizer->n_told == 0)
-        return clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
+    lksi_factored_begin_pass(optimizer);                           /* no factors are left */
+    if (optimizer->n_told == 0) return clear_gradients(optimizer); /* the last step's gradients must not count again */
     return lksi_error(LKS_ERR_STATE,
-                      "a step without samples on rank %d, whose backward pass has sent gradients already",
+                      "rank %d passed no samples to the step, but its backward pass has already sent gradients",
                       lks_group_rank(optimizer->group));
 }
 
@@ -366,8 +367,8 @@ lks_status lksi_step_refuse_lent(const lks_distributed_optimizer *optimizer) {
     return lksi_group_refuse_lent(optimizer->group, optimizer, "another optimizer's step");
 }
 
-/* `own`: what this rank brings, with what it accumulated. Whatever comes of the step, the pass is used: its
- * gradients are changed on the way. */
+/* `own` receives this rank's sums, including the accumulated passes. The pass counts as used even if the step is
+ * refused, because the step modifies its gradients. */
 static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *own) {
     LKS_TRY(lksi_check_given("distributed_optimizer_step", "optimizer", optimizer));
     LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_step", "mine", mine));

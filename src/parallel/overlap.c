@@ -1,8 +1,9 @@
-/* Reductions that begin during the backward pass: as soon as all gradients of a bucket are final, and of all before it,
- * since all ranks keep the order of the flat arrays, it is reduced on the progress thread.
+/* Reductions that begin during the backward pass. The progress thread reduces a bucket as soon as its gradients and
+ * those of all buckets before it are final, because all ranks reduce in the order of the flat arrays.
  *
- * Not where ranks share memory: there the CPUs themselves move gradients, and a thread has nothing to hide. Nor where a
- * host has several ranks of one CPU each: the thread takes more of it than it hides (docs/decisions/0009). */
+ * There is no overlap if ranks share memory: the CPUs themselves move the gradients, so there is no network time to
+ * hide. There is none on a host with several ranks of one CPU each: the thread would cost more CPU time than it hides
+ * (docs/decisions/0009). */
 #include "parallel/parallel_internal.h"
 
 bool lksi_overlap_pays(const lks_distributed_optimizer *optimizer) {
@@ -27,8 +28,8 @@ lks_status lksi_overlap_begin_pass(lks_distributed_optimizer *optimizer) {
     return lksi_group_fail(
         optimizer->group,
         lksi_error(LKS_ERR_STATE,
-                   "a second backward pass on rank %d before the step that takes in the first, whose gradients are "
-                   "being sent; lks_distributed_optimizer_no_sync comes before the backward pass of a piece",
+                   "a second backward pass on rank %d before the step of the first, whose gradients are being sent; "
+                   "call lks_distributed_optimizer_no_sync before the backward pass of a piece",
                    lks_group_rank(optimizer->group)));
 }
 
@@ -72,7 +73,7 @@ lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer
                                           "optimizer on rank %d",
                                           lks_group_rank(optimizer->group)));
     lksi_factored_attach(optimizer, program);
-    lksi_program_forget_on_gradient(program, on_gradient); /* it told another optimizer, which may be gone */
+    lksi_program_forget_on_gradient(program, on_gradient); /* of another optimizer, which may be destroyed */
     if (!optimizer->may_overlap) return LKS_OK;
     prepare(optimizer);
     lks_status status = optimizer->flat == NULL ? lksi_progress_row_start(optimizer->progress) : LKS_OK;

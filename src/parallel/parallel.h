@@ -1,4 +1,4 @@
-/* What parallel/ offers to the rooms above it, beyond its public face. */
+/* Interface of parallel/ for the rooms above it, in addition to the public header. */
 #ifndef LKSI_PARALLEL_H
 #define LKSI_PARALLEL_H
 
@@ -6,103 +6,113 @@
 
 #include <lockstep/parallel.h>
 
-/* --- the optimizer's state, for checkpoints. It may be divided among the ranks; these see it as one array per kind,
- * laid out as the store's flat arrays --- */
+/* --- the optimizer's state, for checkpoints ---
+ *
+ * The state may be divided among the ranks. These functions present it as one array per kind, laid out like the store's
+ * flat arrays. */
 
-/* How many arrays there are: 0, 1 (m) or 2 (m and v). */
+/* The number of arrays: 0, 1 (m) or 2 (m and v). */
 int lksi_state_count(const lks_distributed_optimizer *optimizer);
-/* Elements [begin, begin + count) of array `index`, collected on rank 0; `out` is not used elsewhere. Collective. */
+/* Collects elements [begin, begin + count) of array `index` on rank 0. The other ranks do not use `out`. Collective. */
 lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, void *out);
-/* Whether this rank keeps any of these elements. */
+/* Whether this rank holds any of these elements. */
 bool lksi_state_is_mine(const lks_distributed_optimizer *optimizer, size_t begin, size_t count);
-/* The reverse, with the same values on all ranks: each keeps what is its own. Not collective. */
+/* The reverse of lksi_state_gather. All ranks pass the same values, and each rank stores its own part. Not collective.
+ */
 lks_status lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count,
                           const void *values);
 
-/* Whether all ranks share one copy of the parameters, which then one of them writes. */
+/* Whether all ranks share one copy of the parameters. One rank then writes it on behalf of all. */
 bool lksi_store_is_shared(const lks_store *store);
 
-/* --- what goes wrong quietly --- */
+/* --- checks for silent errors --- */
 
-/* The first tensor of this rank whose gradient is not finite, and the value. */
+/* The first tensor of this rank whose gradient is not finite, and the value found there. */
 typedef struct lksi_bad_gradient {
     int64_t index;
     double value;
 } lksi_bad_gradient;
 static const lksi_bad_gradient lksi_no_bad_gradient = {-1, 0};
 lks_status lksi_find_bad_gradient(lks_store *store, lksi_bad_gradient *bad);
-/* The rest of lks_check_gradients, for a step in several passes: `mine` is what this rank found in any of them. */
+/* The collective part of lks_check_gradients, for a step of several passes. `mine` is what this rank found in any pass.
+ */
 lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int64_t step,
                                    const lksi_bad_gradient *mine);
-/* The next step is LKS_ERR_MISMATCH, and updates nothing, unless the ranks bring `n_samples` together, of one batch. */
+/* Announces the next step: all ranks together contribute `n_samples` samples of the batch at `position`. Otherwise the
+ * step returns LKS_ERR_MISMATCH and updates nothing. */
 typedef struct lksi_batch_position {
-    uint64_t source; /* 0: not told, and the others are 0 then, too */
+    uint64_t source; /* 0: unknown; the other fields are then 0 too */
     int64_t epoch, step;
 } lksi_batch_position;
 void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples, const lksi_batch_position *position);
-/* Forgets what was accumulated: after a step, or in place of one. */
+/* Discards the accumulated passes, after a step or instead of one. */
 void lksi_pending_clear(lks_distributed_optimizer *optimizer);
 
-/* --- a step that trails: it is begun, and while its gradients are under way the next forward pass begins. A program
- * waits for the parameters that it is about to touch, and so does whoever reads the store ---
+/* --- trailing steps ---
  *
- * Of begun steps there is one; what else is done with the optimizer finishes it first. The group belongs to it
- * meanwhile (LKS_ERR_STATE). */
+ * A trailing step has begun, but is not finished. The next forward pass begins while its gradients are still being
+ * reduced. A program waits for the parameters that it is about to touch, and so does every reader of the store.
+ *
+ * At most one step is in progress. Any other call on the optimizer finishes it first. Until then the step owns the
+ * group, and other uses of the group return LKS_ERR_STATE. */
 
-/* LKS_ERR_STATE where a step of another optimizer has the group. */
+/* LKS_ERR_STATE if a step of another optimizer owns the group. */
 lks_status lksi_step_refuse_lent(const lks_distributed_optimizer *optimizer);
-/* Whether steps can: parameters are not divided, gradients neither clipped nor compressed, a program is attached. */
+/* Whether steps can trail: the strategy is bucketed, gradients are neither clipped nor compressed nor in a GPU's
+ * memory, and a program is attached. */
 bool lksi_step_can_trail(const lks_distributed_optimizer *optimizer);
-/* lks_distributed_optimizer_step in two parts. After the first it is known to be a step, on all ranks. */
+/* lks_distributed_optimizer_step in two parts. If the first succeeds, all ranks know that the step takes place. */
 lks_status lksi_step_begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
 lks_status lksi_step_finish(lks_distributed_optimizer *optimizer);
 
-/* --- a store in a GPU's memory: a step in parts, for whoever records it ---
+/* --- a store in a GPU's memory: the parts of a step, for a caller that records it ---
  *
- * lks_distributed_optimizer_step is all of them. None but `finish` waits for the GPU; `count` and `put` put work on its
- * stream, and that alone: between `send` and `post`, they may be recorded and replayed. */
+ * lks_distributed_optimizer_step calls all parts. Only `finish` waits for the GPU. `count` and `put` only add work to
+ * the GPU's stream, so they may be recorded and replayed between `send` and `post`. */
 
 bool lksi_store_is_flat(const lks_store *store);
-/* Whether the group's collectives can be recorded. */
+/* Whether the group's collectives can be recorded in a CUDA graph. */
 bool lksi_flat_can_record(const lks_distributed_optimizer *optimizer);
-/* What the step reads of the host; of `mine`, loss and hits are what `count` finds. */
+/* Sends the host values that the step reads. `count` fills in loss and n_correct of `mine`. */
 lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
-/* This rank's figures by its loss and hits, f32 scalars in the GPU's memory; `hits` may be NULL. */
+/* Computes this rank's figures from its loss and its number of hits, f32 scalars in the GPU's memory. `hits` may be
+ * NULL. */
 lks_status lksi_flat_count(lks_distributed_optimizer *optimizer, const void *loss, const void *hits);
-/* The rest: gradients and figures of all ranks, the update. */
+/* Sums gradients and figures over all ranks and updates the parameters. */
 lks_status lksi_flat_put(lks_distributed_optimizer *optimizer);
-/* What was put, or replayed, is a step; one at a time is to be finished. */
+/* Declares the work that was put or replayed to be a step. At most one posted step may be unfinished. */
 lks_status lksi_flat_post(lks_distributed_optimizer *optimizer);
-/* Waits for the step that was posted, for no more, and says what it came to. One that did not update was none. Errors:
- * those of lks_distributed_optimizer_step; LKS_ERR_NUMERIC, on all ranks, where a loss is not finite. */
+/* Waits for the posted step only and returns its sums. A step that did not update is not counted. Errors: those of
+ * lks_distributed_optimizer_step. LKS_ERR_NUMERIC on all ranks: a loss is not finite. */
 lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 
-/* As lksi_group_fail, wherever a rank cannot go on: the sums that are under way on its GPU are given up, too. */
+/* Like lksi_group_fail, for a rank that cannot continue. It also aborts the collectives in progress on the rank's GPU.
+ */
 lks_status lksi_flat_fail(lks_distributed_optimizer *optimizer, lks_status status);
 
-/* Steps taken. */
+/* The number of steps taken. */
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer);
 void lksi_state_set_step(lks_distributed_optimizer *optimizer, int64_t step);
-/* Nothing is held back by compression any more, as where a run begins. Not collective. */
+/* Clears the residuals of compression, as at the start of a run. Not collective. */
 void lksi_state_hold_nothing_back(lks_distributed_optimizer *optimizer);
-/* The rule with the learning rate that is set now. */
+/* The rule with the current learning rate. */
 const lks_optimizer *lksi_state_rule(const lks_distributed_optimizer *optimizer);
-/* The rule as the optimizer was made with. */
+/* The rule as given when the optimizer was created. */
 lks_optimizer lksi_state_first_rule(const lks_distributed_optimizer *optimizer);
-/* What it was made for. */
+/* The group and the store of the optimizer. */
 lks_group *lksi_state_group(const lks_distributed_optimizer *optimizer);
 lks_store *lksi_state_store(const lks_distributed_optimizer *optimizer);
-/* LKS_ERR_STATE in the middle of a step that takes several passes. */
+/* LKS_ERR_STATE if passes were accumulated for a step that has not begun. */
 lks_status lksi_state_check_whole(const lks_distributed_optimizer *optimizer);
-/* The fields of a rule, in a fixed order: what ranks compare and checkpoints hold. */
+/* The fields of a rule in a fixed order. Ranks compare them, and checkpoints contain them. */
 enum { LKSI_RULE_FIELDS = 17, LKSI_RULE_KIND = 0, LKSI_RULE_SCHEDULE = 9 };
 void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]);
 extern const char *const lksi_rule_names[LKSI_RULE_FIELDS];
 const char *lksi_optimizer_name(double kind);
 
-/* --- what ranks were given, in words (compare_list.c) --- */
+/* --- options of a rank as text (compare_list.c) --- */
 
-/* Begins as zeros; after an error nothing more is added. Names are unique. */
+/* A list of options. Zeros are an empty list. After an error nothing more is added. Names are unique. */
 typedef struct lksi_list {
     lks_option *options;
     size_t count, capacity;
@@ -116,9 +126,10 @@ void lksi_list_add_sharing(lksi_list *list, lks_strategy strategy, size_t bucket
                            const lks_compression *compression);
 void lksi_list_add_machine(lksi_list *list, const lks_device *device);
 void lksi_list_add_graph(lksi_list *list, const lks_graph *graph);
-/* Parameters, and how they lie. */
+/* The parameters and their layout. */
 void lksi_list_add_store(lksi_list *list, const lks_store *store);
-/* Collective, as lks_compare_options; frees the list. `what` names the call to ranks that are in another. */
+/* Compares the list over all ranks like lks_compare_options and frees it. Collective. `what` names the call in the
+ * error of a rank that is in another call. */
 lks_status lksi_list_compare(lksi_list *list, lks_group *group, const char *what);
 
 #endif

@@ -1,11 +1,12 @@
-/* A row of numbered items, run in order.
+/* A row of numbered items that run in order.
  *
  *     caller    allow(2) ── allow(5) ── wait(3) ........ goes on
  *                  │            │          ▲
  *     thread       └> 0, 1 ─────┴> 2 ──────┴─ 3, 4 ── sleeps
  *
- * The thread sleeps on a condition variable while nothing is allowed. All that both sides touch is under the mutex;
- * what the items themselves touch is handed over by it. */
+ * The thread sleeps on a condition variable while no item is allowed. The mutex protects all shared fields except the
+ * atomic n_ended. It also makes the data of the items visible: allow happens-before the item, and the item
+ * happens-before the return of wait. */
 #include "parallel/progress.h"
 
 #include "base/signals.h"
@@ -24,7 +25,7 @@ struct lksi_progress_row {
     pthread_mutex_t mutex;
     pthread_cond_t allowed, finished;
     size_t n_allowed, n_finished;
-    atomic_size_t n_ended; /* items that have run or failed, ever: what a spinning caller looks at */
+    atomic_size_t n_ended; /* items that have ever run or failed; a spinning caller polls it without the mutex */
     bool may_spin, is_running, is_stopping;
     lks_status status; /* of the first item that failed */
     char text[TEXT_NBYTES];
@@ -57,7 +58,7 @@ void lksi_progress_row_destroy(lksi_progress_row *progress) {
     lksi_free(progress);
 }
 
-/* With the mutex held, which it lets go of while the item runs. */
+/* Called with the mutex held. Releases it while the item runs. */
 static void run_next(lksi_progress_row *progress) {
     size_t item = progress->n_finished;
     progress->is_running = true;
@@ -96,8 +97,8 @@ lks_status lksi_progress_row_start(lksi_progress_row *progress) {
     return lksi_thread_create(&progress->thread, run_all, progress, "lockstep-sync");
 }
 
-/* The thread that shares the caller's CPU is let in: woken alone, it waited for the next tick of the clock, up to 5 ms,
- * in one step of eight (ResNet9, one CPU a host, Linux 6.18). */
+/* If the thread shares the caller's CPU, the caller yields to it. A mere wake-up often leaves the thread waiting for
+ * the next scheduler tick, up to 5 ms. */
 void lksi_progress_row_allow(lksi_progress_row *progress, size_t n) {
     pthread_mutex_lock(&progress->mutex);
     if (n > progress->n_allowed) progress->n_allowed = n;
@@ -107,7 +108,8 @@ void lksi_progress_row_allow(lksi_progress_row *progress, size_t n) {
     if (is_asleep && !progress->may_spin) sched_yield();
 }
 
-/* With the mutex held, which it lets go of: until the thread has ended an item; false: that took too long. */
+/* Spins until the thread has ended an item. false: SPIN_NS was not enough. Called with the mutex held, which it
+ * releases while it spins. */
 static bool spin(lksi_progress_row *progress) {
     size_t n_seen = atomic_load(&progress->n_ended);
     int64_t limit_ns = lksi_now_ns() + SPIN_NS;
@@ -120,7 +122,7 @@ static bool spin(lksi_progress_row *progress) {
     return atomic_load(&progress->n_ended) != n_seen;
 }
 
-/* With the mutex held: until the thread has ended an item. */
+/* Waits until the thread has ended an item, or a spurious wake-up. Called with the mutex held. */
 static void wait_for_one(lksi_progress_row *progress) {
     if (!progress->may_spin || !spin(progress)) pthread_cond_wait(&progress->finished, &progress->mutex);
 }

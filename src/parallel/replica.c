@@ -1,21 +1,23 @@
-/* Stores in memory that the group gives. */
+/* Distributed stores: parameters and gradients in memory of the group. */
 #include "parallel/parallel_internal.h"
 
-/* Room for even parts, where ranks have parts: what comes behind the store's own elements stays 0. */
+/* The size of an array that can be cut into equal parts, if ranks have parts. The padding behind the store's own
+ * elements stays 0. */
 static size_t padded_nbytes(const lksi_replica *replica, size_t nbytes) {
     return lksi_buckets_padded(nbytes / replica->nbytes_each, replica->strategy, lks_group_size(replica->group)) *
            replica->nbytes_each;
 }
 
-/* What the ranks read of each other lies in symmetric memory where there is any. */
+/* Arrays that peers read are allocated in symmetric memory if the group supports it. */
 static lks_status alloc_array(lksi_replica *replica, size_t nbytes, bool is_read_by_peers, void **data) {
     size_t padded = padded_nbytes(replica, nbytes);
     if (is_read_by_peers && replica->is_symmetric) return lks_symmetric_alloc(replica->group, padded, data);
     return lksi_device_alloc(replica->device, padded, data);
 }
 
-/* A copy each is quicker as long as all copies and gradients stay in a cache: kernels find most parameters near, and
- * lines that go over are read and written there at once. Beyond that one copy is (docs/decisions/0009). */
+/* Chooses the strategy of AUTO. One copy per rank is faster as long as all copies and gradients fit in a cache: most
+ * parameters are in a near cache, and cache lines move between cores only where they are both read and written. Beyond
+ * that, one shared copy is faster (docs/decisions/0009). */
 static lks_status settle_strategy(lksi_replica *replica, size_t nbytes) {
     enum { COPIES_NBYTES = 64 << 20 };
     void *counts = NULL;
@@ -62,8 +64,8 @@ static void destroy_replica(lksi_replica *replica) {
     lksi_free(replica);
 }
 
-/* The store's own copies of the pointers are the replica's. A store that could not be created releases too, with what
- * it had; the replica itself then belongs to whoever made it. */
+/* The store's pointers equal the replica's, so destroy_replica frees them. If the creation of the store fails, release
+ * is called without gradients. The replica then still belongs to its creator. */
 static void release(void *context, void *values, void *gradients) {
     (void)values;
     if (gradients != NULL) destroy_replica(context);
@@ -73,7 +75,8 @@ static uint64_t update_count(const lksi_replica *replica, int rank) {
     return atomic_load(&replica->update_counts[rank].count);
 }
 
-/* A rank that is in an update that others have ended or are in, too, or that has not begun it; -1: none. */
+/* Finds a rank that has not finished the latest update: it is in an update, or has not begun one that others have
+ * finished. -1: none. */
 static int find_unfinished(const lksi_replica *replica) {
     int size = lks_group_size(replica->group), most = 0;
     for (int rank = 0; rank < size; rank++) {
@@ -89,12 +92,12 @@ static lks_status check_readable(void *context) {
     const lksi_replica *replica = context;
     if (replica->update_counts == NULL) return LKS_OK;
     if (lksi_group_status(replica->group) == LKS_OK) return LKS_OK; /* alive: no rank updates while this one reads */
-    atomic_thread_fence(memory_order_acquire); /* what was read was so before the counts are: count_update */
+    atomic_thread_fence(memory_order_acquire); /* the parameters were read before the counts; pairs with count_update */
     int rank = find_unfinished(replica);
     return rank < 0 ? LKS_OK
                     : lksi_error(LKS_ERR_TORN,
                                  "the parameters are torn: rank %d did not finish its update before the group died; "
-                                 "the last checkpoint counts",
+                                 "restore the last checkpoint",
                                  rank);
 }
 
@@ -127,18 +130,18 @@ lks_compression lksi_store_compression(const lks_store *store) {
     return home_of(store) != NULL ? home_of(store)->compression : (lks_compression){.kind = LKS_COMPRESS_NONE};
 }
 
-/* The same on all ranks. AUTO: what there is to update decides (settle_strategy). */
+/* Checks and chooses the strategy, the same on all ranks. AUTO may remain: settle_strategy chooses by size. */
 static lks_status choose_strategy(const lks_group *group, const lks_distributed_options *options,
                                   const lks_device *device, lks_strategy *strategy) {
     lks_strategy wanted = options->strategy;
     bool is_compressed = options->compression.kind != LKS_COMPRESS_NONE, is_flat = lksi_device_has_memory(device);
     if (is_flat && wanted == LKS_STRATEGY_SHARED)
-        return lksi_error(LKS_ERR_UNSUPPORTED,
-                          "strategy 'shared' needs ranks that share memory; those of device %s "
-                          "have a GPU's each",
-                          lks_device_name(device));
+        return lksi_error(
+            LKS_ERR_UNSUPPORTED,
+            "strategy 'shared' needs ranks that share memory; each rank of device %s has the memory of its own GPU",
+            lks_device_name(device));
     if (is_flat && is_compressed)
-        return lksi_error(LKS_ERR_UNSUPPORTED, "gradients in the memory of device %s are not compressed",
+        return lksi_error(LKS_ERR_UNSUPPORTED, "gradients in the memory of device %s cannot be compressed",
                           lks_device_name(device));
     if (is_compressed && (wanted == LKS_STRATEGY_SHARED || wanted == LKS_STRATEGY_SHARDED))
         return lksi_error(LKS_ERR_UNSUPPORTED, "only bucketed gradients are compressed; strategy '%s' was asked for",
@@ -172,13 +175,13 @@ static lks_status create_replica(lksi_replica **replica, lks_group *group, const
     return LKS_OK;
 }
 
-/* Rank 0's values for all: of the copy that they share, or of each one's own. */
+/* Rank 0 initialises its copy, or the shared one. All ranks then get its values. */
 static lks_status initialize(lks_group *group, lks_store *store, uint64_t seed) {
     lks_status status = lks_group_rank(group) == 0 ? lksi_store_initialize(store, seed) : LKS_OK;
     return status == LKS_OK ? lks_broadcast_parameters(group, store) : lksi_group_fail(group, status);
 }
 
-/* Any, for a model that could not be built, whose error comes later. */
+/* The model's device. Any device for a model with an error, which is reported later. */
 static const lks_device *device_of(lks_node *loss) {
     lks_graph *graph = lks_node_graph(loss);
     return graph != NULL ? lksi_graph_device(graph) : lks_device_default(NULL);
@@ -207,7 +210,7 @@ static lks_status create(lks_store **store, lks_group *group, lks_node *loss, co
     return status;
 }
 
-/* All ranks must mean the same model before one of them relies on it. */
+/* Ranks compare models and options before anything relies on their being equal. */
 static lks_status compare(lks_group *group, lks_node *loss, const lks_distributed_options *options) {
     lksi_list list = {0};
     lksi_list_add(&list, "seed", "%llu", (unsigned long long)options->seed);
@@ -236,7 +239,7 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
     return LKS_OK;
 }
 
-/* By way of the hosts: once in a run. */
+/* Goes through host memory, because it happens once per run. */
 static lks_status broadcast_flat(lks_group *group, lks_store *store) {
     const lks_device *device = lksi_store_device(store);
     size_t count = lksi_store_padded_count(store), nbytes = count * lks_type_nbytes(device->float_type);

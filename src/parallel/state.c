@@ -1,4 +1,4 @@
-/* The optimizer's state as checkpoints see it: whole arrays, however they are divided among the ranks. */
+/* The optimizer's state as checkpoints see it: whole arrays, whatever their division among the ranks. */
 #include "parallel/parallel_internal.h"
 
 int lksi_state_count(const lks_distributed_optimizer *optimizer) {
@@ -6,21 +6,22 @@ int lksi_state_count(const lks_distributed_optimizer *optimizer) {
     return lksi_update_state_count(&update);
 }
 
-/* What [begin, begin + count) and [first, last) have in common; its length, 0 where they are apart. */
+/* The intersection of [begin, begin + count) and [first, last). Returns its length, which may be 0, and sets *from to
+ * its beginning. */
 static size_t overlap(size_t begin, size_t count, size_t first, size_t last, size_t *from) {
     *from = begin > first ? begin : first;
     size_t to = begin + count < last ? begin + count : last;
     return to > *from ? to - *from : 0;
 }
 
-/* What element `element` of this rank's part of `bucket` has in array `index`. */
+/* The address in array `index` of the state of `element`, which lies in this rank's part of `bucket`. */
 static char *state_at(const lks_distributed_optimizer *optimizer, int index, const lksi_bucket *bucket,
                       size_t element) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     return (char *)optimizer->state[index] + (bucket->state_begin + element - bucket->mine_begin) * nbytes_each;
 }
 
-/* Elements [begin, begin + count) of one bucket: its parts follow each other in the order of the ranks. */
+/* Gathers elements [begin, begin + count) of one bucket. Its parts follow each other in rank order. */
 static lks_status gather_parts(lks_distributed_optimizer *optimizer, int index, const lksi_bucket *bucket, size_t begin,
                                size_t count, void *out) {
     lks_type type = lksi_store_device(optimizer->store)->float_type;
@@ -96,9 +97,10 @@ lks_optimizer lksi_state_first_rule(const lks_distributed_optimizer *optimizer) 
 lks_group *lksi_state_group(const lks_distributed_optimizer *optimizer) { return optimizer->group; }
 lks_store *lksi_state_store(const lks_distributed_optimizer *optimizer) { return optimizer->store; }
 
-/* The passes of a step that trails are in it. */
+/* While a step trails, the accumulated passes belong to that step. */
 lks_status lksi_state_check_whole(const lks_distributed_optimizer *optimizer) {
     if (optimizer->n_pending == 0 || optimizer->is_trailing) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "rank %d holds %lld accumulated passes for its next step, which no file keeps",
+    return lksi_error(LKS_ERR_STATE,
+                      "rank %d holds %lld accumulated passes for its next step, which a checkpoint cannot contain",
                       lks_group_rank(optimizer->group), (long long)optimizer->n_pending);
 }

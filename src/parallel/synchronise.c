@@ -1,4 +1,4 @@
-/* The ranks of a program's host steps. */
+/* Synchronised batch norms: sums over the ranks in a program's host steps. */
 #include "parallel/parallel_internal.h"
 
 #include <math.h>
@@ -7,15 +7,14 @@ static bool is_finite(const void *data, size_t i, lks_type type) {
     return type == LKS_F64 ? isfinite(((const double *)data)[i]) : isfinite(((const float *)data)[i]);
 }
 
-/* In the sum nobody could tell whose they were. */
+/* Checked before the sum, which would hide the rank. */
 static lks_status check(const lks_group *group, const void *data, size_t count, lks_type type) {
     for (size_t i = 0; i < count; i++)
         if (!is_finite(data, i, type))
-            return lksi_error(
-                LKS_ERR_NUMERIC,
-                "what rank %d brings to a synchronised batch norm is not finite: its samples, or what the "
-                "layers before made of them",
-                lks_group_rank(group));
+            return lksi_error(LKS_ERR_NUMERIC,
+                              "rank %d passed values that are not finite to a synchronised batch norm: check its "
+                              "samples and the layers before it",
+                              lks_group_rank(group));
     return LKS_OK;
 }
 

@@ -319,10 +319,10 @@ static void senseless_hyperparameters_are_named(void **state) {
     assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
     bad = lks_sgd(&(lks_sgd_options){.schedule = lks_schedule_cosine(0, 0)});
     assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
-    assert_string_equal(lks_error_text(), "a schedule over 0 steps");
+    assert_string_equal(lks_error_text(), "a schedule over 0 steps; at least 1 is needed");
     bad = lks_sgd(&(lks_sgd_options){.schedule = lks_schedule_warm_up((lks_schedule){0}, (double)INFINITY, 4)});
     assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
-    assert_string_equal(lks_error_text(), "a warm-up of 4 steps from the factor inf");
+    assert_string_equal(lks_error_text(), "a warm-up of 4 steps from factor inf; both must be finite and at least 0");
 }
 
 int main(void) {

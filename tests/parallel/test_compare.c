@@ -137,7 +137,7 @@ static void ranks_past_the_columns_are_named(void **state) {
     assert_string_equal(table_of(8, all_differ), "the ranks do not agree:\n"
                                                  "  option | rank 0 | rank 1 | rank 2 | rank 3\n"
                                                  "  host   | a      | b      | c      | d\n"
-                                                 "  and yet others on ranks 4-7");
+                                                 "  and others on ranks 4-7");
 }
 
 /* 60 bytes alike, and then something that differs. */
@@ -187,9 +187,10 @@ static int compare_wrong_ones(void *argument) {
 static void options_that_cannot_be_compared_are_refused(void **state) {
     (void)state;
     const lks_option nameless[] = {{"lr", "1"}, {NULL, "2"}}, twice[] = {{"lr", "1"}, {"seed", "1"}, {"lr", "2"}};
-    run_ranks(2, compare_wrong_ones, (&(wrong_options){NULL, -1, "-1 options to compare on rank 0"}));
-    run_ranks(2, compare_wrong_ones, (&(wrong_options){nameless, 2, "option 1 to compare on rank 0 has no name"}));
-    run_ranks(2, compare_wrong_ones, (&(wrong_options){twice, 3, "option 'lr' to compare is there twice on rank 0"}));
+    run_ranks(2, compare_wrong_ones, (&(wrong_options){NULL, -1, "compare_options: n_options is -1 on rank 0"}));
+    run_ranks(2, compare_wrong_ones,
+              (&(wrong_options){nameless, 2, "compare_options: option 1 on rank 0 has no name"}));
+    run_ranks(2, compare_wrong_ones, (&(wrong_options){twice, 3, "option 'lr' occurs twice on rank 0"}));
 }
 
 /* Names and values of any length. */

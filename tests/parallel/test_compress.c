@@ -304,11 +304,11 @@ static void options_that_cannot_be_meant_are_refused(void **state) {
         lks_compression compression;
         const char *text;
     } cases[] = {
-        {{.kind = (lks_compression_kind)9}, "9 is no kind of compression"},
-        {{.kind = LKS_COMPRESS_POWERSGD, .rank = -1}, "rank -1; 1 is the least"},
-        {{.kind = LKS_COMPRESS_BF16, .rank = 2}, "PowerSGD's alone"},
-        {{.kind = LKS_COMPRESS_USER}, "no hook"},
-        {{.kind = LKS_COMPRESS_F16, .hook = sum_signs}, "LKS_COMPRESS_USER's alone"},
+        {{.kind = (lks_compression_kind)9}, "9 is not a kind of compression"},
+        {{.kind = LKS_COMPRESS_POWERSGD, .rank = -1}, "rank -1 is less than 0"},
+        {{.kind = LKS_COMPRESS_BF16, .rank = 2}, "only PowerSGD takes a rank"},
+        {{.kind = LKS_COMPRESS_USER}, "needs a hook"},
+        {{.kind = LKS_COMPRESS_F16, .hook = sum_signs}, "only LKS_COMPRESS_USER takes one"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(lksi_compression_check(&cases[i].compression, LKS_F32), LKS_ERR_ARGUMENT);

@@ -63,8 +63,8 @@ static int bring_a_bad_number(void *argument) {
     lks_status status = is_bad && number->is_put_aside ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
                                                        : lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
     RANK_CHECK(status == (is_bad ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
-    RANK_CHECK(strstr(lks_error_text(), number->is_weight ? "rank 1 brings statistics of weight "
-                                                          : "rank 1 brings gradients of ") != NULL);
+    RANK_CHECK(strstr(lks_error_text(),
+                      number->is_weight ? "rank 1 passed buffer_weight " : "rank 1 passed n_samples ") != NULL);
     RANK_CHECK(lks_barrier(s->group, NULL) != LKS_OK);
     strategy_destroy(s);
     return 0;
@@ -85,7 +85,7 @@ static int refuse_again(const strategy_rank *s, lks_distributed_optimizer *optim
     RANK_OK(lks_barrier(s->group, NULL));
     lks_status status = lks_distributed_optimizer_step(optimizer, mine, NULL);
     RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER); /* of its own, or of who was quicker */
-    RANK_CHECK(strstr(lks_error_text(), "without a backward pass since the last step") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "ran no backward pass since the last step") != NULL);
     return 0;
 }
 
@@ -186,8 +186,8 @@ static int put_aside_twice(void *argument) {
     RANK_OK(lks_barrier(s->group, NULL));
     RANK_CHECK((is_bad ? lks_distributed_optimizer_accumulate(s->optimizer, &mine) : lks_barrier(s->group, NULL)) ==
                (is_bad ? LKS_ERR_STATE : LKS_ERR_PEER));
-    RANK_CHECK(strstr(lks_error_text(), "rank 1 brings samples without a backward pass since the last step or piece") !=
-               NULL);
+    RANK_CHECK(strstr(lks_error_text(),
+                      "rank 1 passed samples, but ran no backward pass since the last step or piece") != NULL);
     strategy_destroy(s);
     return 0;
 }
@@ -248,7 +248,8 @@ static int step_after_half_a_pass(void *argument) {
     if (r->n_pieces > 0 && is_bad) status = lks_distributed_optimizer_accumulate(s->optimizer, &mine);
     if (r->n_pieces == 0 || is_bad) {
         RANK_CHECK(status == (is_bad ? LKS_ERR_STATE : LKS_ERR_PEER));
-        RANK_CHECK(strstr(lks_error_text(), "the gradients on rank 1 are half of a backward pass that failed") != NULL);
+        RANK_CHECK(strstr(lks_error_text(), "the gradients on rank 1 are incomplete: the backward pass failed") !=
+                   NULL);
     }
     RANK_OK(lks_store_sha256(s->store, after));
     RANK_CHECK(strcmp(before, after) == 0);
@@ -423,7 +424,7 @@ static int use_another_group(void *argument) {
     lks_distributed_optimizer_destroy(optimizer);
     lks_status status = lks_distributed_optimizer_create(&optimizer, half, s->store, &rule);
     RANK_CHECK(status == LKS_ERR_ARGUMENT);
-    RANK_CHECK(strstr(lks_error_text(), "made in a group of 4 ranks, and the optimizer was given another") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "created in a group of 4 ranks, but the optimizer was given another") != NULL);
     lks_store_destroy(plain);
     RANK_OK(lks_barrier(s->group, NULL));
     lks_group_destroy(half);

@@ -343,7 +343,7 @@ static int step_with_loaders_that_part(void *argument) {
     if (lks_group_rank(s.group) == 1) batch.count = batch.n_labels = 1;
     RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
     RANK_CHECK(strstr(lks_error_text(), "step 2: the ranks brought 3 labels together") != NULL);
-    RANK_CHECK(strstr(lks_error_text(), "their loaders differ, or what a batch says of all ranks") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "their loaders differ, or a batch's global_n_labels is wrong") != NULL);
     RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), after));
     RANK_CHECK(strcmp(before, after) == 0);
     destroy(&s);
@@ -452,7 +452,7 @@ static int step_without_labels(void *argument) {
     without.n_labels = without.global_n_labels = 0;
     RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
     RANK_CHECK(lks_trainer_step(s.trainer, &without, NULL) == LKS_ERR_ARGUMENT);
-    RANK_CHECK(strstr(lks_error_text(), "in a trainer's batches n_labels, is 0 on every rank") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "(n_labels of a trainer's batch) is 0 on every rank") != NULL);
     RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
     RANK_CHECK(lks_trainer_set_lr(NULL, 1) == LKS_ERR_ARGUMENT);
     RANK_CHECK(strcmp(lks_error_text(), "trainer_set_lr: `trainer` is NULL") == 0);
