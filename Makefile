@@ -1,5 +1,5 @@
-# The front of the repository. Each target first installs the packages it lacks (tools/install-packages), then hands
-# over to CMake's presets or to a script of tools/.
+# The front end of the repository. Each target first installs the packages that are missing (tools/install-packages),
+# then calls a CMake preset or a script of tools/.
 PREFIX ?= /usr/local
 BENCH_ARGS ?=
 # Five tests at a time: while some wait for a deadline or a host, another computes.
@@ -40,10 +40,10 @@ tsan: test-packages ## the tests under ThreadSanitizer
 
 fuzz: ## each fuzz target of tests/fuzz for ten seconds (FUZZ_SECONDS=n)
 	@tools/install-packages build lint
-	@tools/install-packages fuzz || true # older releases have it in clang; without it run_fuzz says that it skips
+	@tools/install-packages fuzz || true # in older releases clang contains it; without it, run_fuzz reports that it skips
 	@tests/fuzz/run_fuzz $(or $(FUZZ_SECONDS),10)
 
-soak: tests ## 200 lost ranks, 50 training runs that lose one or a host, each fuzz target for ten minutes
+soak: tests ## 200 lost ranks, 50 training runs that lose a rank or a host, each fuzz target for ten minutes
 	@LOCKSTEP_SOAK=200 build/tests/test_comm_soak
 	@LOCKSTEP_SOAK=50 bash tests/system/test_survive.sh build
 	@tools/install-packages lint
@@ -54,7 +54,7 @@ lint: ## formatting, warnings of gcc and clang, static analysis, layers, exporte
 	@tools/install-packages build test lint
 	@tools/lint
 
-format: ## lays all sources out as .clang-format says
+format: ## formats all sources by .clang-format
 	@tools/install-packages lint
 	@clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.cc')
 	@for f in $$(git ls-files -co --exclude-standard '*.cu' '*.cuh'); do clang-format --assume-filename=x.cc <$$f >$$f.new && mv $$f.new $$f; done
@@ -74,7 +74,7 @@ install: build ## installs under PREFIX (/usr/local), with DESTDIR
 	@cmake --install build
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
-clean: ## removes all that was built
+clean: ## removes all build directories
 	@rm -rf build build-*
 
 help: ## this list

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What checkpoints cost training: resnet9 with and without --checkpoint-every, taking turns in one run.
+"""Measures what checkpoints add to the time of a training step: resnet9 with and without --checkpoint-every, in turns.
 
-A run's figure is the time of its epoch per step, whatever is between the steps included; what is written last is waited
-for after it. The cost is the ratio of the medians, less 1. Copying holds all ranks up; hashing and writing take CPU
-time from whichever rank has less of it to spare. The bits are compared on the way. Prints one JSON object.
+The figure of a run is the time of its epoch divided by its steps. It includes everything between the steps, but not the
+wait for the last file at the end. The cost is the ratio of the medians, less 1. All ranks wait for the copy. Hashing and
+writing take CPU time from a rank. All runs must end with the same parameters. Prints one JSON object.
 
     python3 bench/checkpoint.py --repetitions 9
 """
@@ -40,11 +40,11 @@ def run_once(every, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=5, help="runs of each kind")
     parser.add_argument("--example", default="resnet9", choices=["resnet9", "mnist"])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--every", type=int, default=100)
-    parser.add_argument("--directory", help="where the runs write (default: the system's for temporary files)")
+    parser.add_argument("--ranks", type=int, default=2, help="number of ranks")
+    parser.add_argument("--every", type=int, default=100, help="steps between two checkpoints")
+    parser.add_argument("--directory", help="where the runs write (default: the system's directory for temporary files)")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     arguments = parser.parse_args()
     arguments.data = []

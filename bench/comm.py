@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Collectives: ours against Open MPI, MPICH and PyTorch's Gloo, in one run (`make bench-comm`).
+"""Compares collectives with Open MPI, MPICH and PyTorch's Gloo, in one run (`make bench-comm`).
 
 Contenders:
     symmetric  lockstep bench between processes, buffers in symmetric memory
@@ -9,15 +9,20 @@ Contenders:
     mpich      the same with mpicc.mpich
     gloo       bench/peers/comm_gloo.py over loopback
 
-All measure in the same way: warm-up, 9 blocks of at least 2 ms of calls back to back, the slowest rank's time, the
-median of the blocks, results checked. Each repetition runs every contender once, in turn, so that whatever else the
-machine does falls on all; a figure is the median of the repetitions. A virtual machine may move its CPUs: half a round
-trip between two of them (lockstep bench send_recv, 4 bytes) is measured before and after each run, and runs within
-twice the least one seen are "near", the others "far". Tables and aims compare within one state; runs that saw both are
-left out. With --used each call's input is written before it and its result read after it, in the time, as by a program
-that computes what it sends; the aims are for calls and nothing else. The MPI libraries run as they do by default (Open MPI binds two ranks to cores, MPICH and ours bind nothing);
---oversubscribe is given to Open MPI only where there are more ranks than CPUs. A contender that is not there is named
-and left out.
+All contenders measure in the same way: warm-up, then 9 blocks of at least 2 ms of calls back to back. The time of a block
+is that of its slowest rank. The result is the median of the blocks. Results of the calls are checked. Each repetition runs
+every contender once, in turn, so that other load on the machine affects all alike. A figure is the median of the
+repetitions.
+
+A virtual machine may move its CPUs. So half a round trip between two of them (lockstep bench send_recv, 4 bytes) is
+measured before and after each run. Runs within twice the least value are "near", the others are "far". Tables and aims
+compare runs of one state. Runs that met both are left out.
+
+With --used, the input of each call is written before it and its result is read after it, within the measured time, as by a
+program that computes what it sends. The aims are for calls without --used only.
+
+The MPI libraries run with their defaults. Open MPI binds two ranks to cores; MPICH and Lockstep bind nothing. Open MPI gets
+--oversubscribe only if there are more ranks than CPUs. A contender that is missing is named and left out.
 """
 import argparse
 import json
@@ -37,7 +42,7 @@ OTHERS = ("send_recv", "all_to_all", "all_to_allv")  # without aims
 STATES = ("near", "far")
 KIB = 1024
 
-# (operations, ranks, ours, against, from how many bytes, at least how many times as fast)
+# (operations, ranks, ours, against, least size in bytes, aim: times as fast)
 LEVEL = ("broadcast", "all_gather", "reduce_scatter")
 AIMS = (
     (("all_reduce",), (2,), "symmetric", "mpi", 64 * KIB, 4),
@@ -69,7 +74,7 @@ def output_of(command):
 
 
 def parse_sizes(text):
-    """As lockstep bench takes them: 4:64M:4, 8,1K,3M."""
+    """Parses sizes in the format of lockstep bench: 4:64M:4, 8,1K,3M."""
     def number(word):
         shift = {"K": 10, "M": 20, "G": 30}.get(word[-1:], 0)
         return int(word[:-1] if shift else word) << shift
@@ -86,7 +91,7 @@ def parse_sizes(text):
     return sizes
 
 
-# --- contenders: prepare raises Missing, run returns rows ---
+# --- contenders: prepare() raises Missing, run() returns rows ---
 
 def ours(who, operation, ranks, sizes, arguments):
     with tempfile.TemporaryDirectory() as folder:
@@ -159,12 +164,12 @@ def run(who, operation, ranks, arguments):
 # --- near and far ---
 
 def half_round_trip(arguments):
-    """Between two CPUs, in microseconds."""
+    """Measures half a round trip between two CPUs, in microseconds."""
     return ours("ordinary", "send_recv", 2, [4], arguments)[0]["time_us_median"]
 
 
 def name_states(rows):
-    """Of each run: near, far, or mixed."""
+    """Sets the state of each run: near, far, or mixed."""
     limit = 2 * min(min(row["half_round_trip_us"]) for row in rows)
     for row in rows:
         is_near = [time < limit for time in row["half_round_trip_us"]]
@@ -195,7 +200,7 @@ def measure(present, arguments):
 
 
 def medians(rows):
-    """{(operation, ranks, state): {bytes: {contender: microseconds}}}, and the better of the MPI libraries as "mpi"."""
+    """Returns {(operation, ranks, state): {bytes: {contender: microseconds}}}, with the better MPI library as "mpi"."""
     samples = {}
     for row in rows:
         if row["state"] not in STATES:
@@ -235,7 +240,7 @@ def print_tables(results, present):
 
 
 def judge(results):
-    """The rows of the aims for which there are figures, each with its least ratio."""
+    """Returns a row for each aim that has figures, with its least ratio."""
     rows = []
     for operations, ranks_list, us, against, from_nbytes, aim in AIMS:
         for (operation, ranks, state), sizes in results.items():
@@ -264,7 +269,7 @@ def choices(known):
         chosen = text.split(",")
         for name in chosen:
             if name not in known:
-                raise argparse.ArgumentTypeError(f"'{name}': of {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"'{name}' is not one of {', '.join(known)}")
         return chosen
     return parse
 
@@ -277,11 +282,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--operations", type=choices((*OPERATIONS, *OTHERS)), default=list(OPERATIONS),
-                        help=f"of {', '.join(OPERATIONS)}, and if asked for {', '.join(OTHERS)}")
-    parser.add_argument("--ranks", type=numbers, default=[2, 4], help="numbers of ranks")
-    parser.add_argument("--sizes", type=parse_sizes, default=parse_sizes("4:64M:4"), help="bytes, as lockstep bench takes them")
-    parser.add_argument("--contenders", type=choices(CONTENDERS), default=list(CONTENDERS), help=f"of {', '.join(CONTENDERS)}")
-    parser.add_argument("--used", action="store_true", help="inputs are written, and results read, between the calls")
+                        help=f"default: {', '.join(OPERATIONS)}; also {', '.join(OTHERS)}")
+    parser.add_argument("--ranks", type=numbers, default=[2, 4], help="numbers of ranks, separated by commas")
+    parser.add_argument("--sizes", type=parse_sizes, default=parse_sizes("4:64M:4"), help="bytes, in the format of lockstep bench")
+    parser.add_argument("--contenders", type=choices(CONTENDERS), default=list(CONTENDERS), help=f"default: {', '.join(CONTENDERS)}")
+    parser.add_argument("--used", action="store_true", help="write inputs and read results between the calls")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write one line per measurement and one per aim")
     arguments = parser.parse_args()

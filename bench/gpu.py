@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Step times on a GPU, ours against PyTorch's on the same one, taking turns: a line of JSON per comparison, a table last.
+"""Compares step times on a GPU with PyTorch on the same GPU, in turns. Prints a line of JSON per comparison, then a table.
 
-Ours is the example itself with --device cuda, which reads its data from the host's memory and the loss of every step.
+Our side is the example itself with --device cuda. It reads its data from the host's memory, and the loss of every step.
 PyTorch (bench/peers/torch_gpu.py) has all data in the GPU's memory and reads no loss. It runs eagerly and under
-torch.compile, mode reduce-overhead, and of each in the faster of its two layouts of images, which is tried first and
-named. A repetition runs ours, eager, compiled; a figure is the median of the repetitions. An epoch of ours is the last
-of a run's; PyTorch's is its step's time by as many steps as ours has.
+torch.compile (mode reduce-overhead), each in the faster of its two image layouts. The faster layout is found first, and
+named. A repetition runs ours, eager, compiled. A figure is the median of the repetitions. Our epoch time is that of the
+last epoch of a run. PyTorch's is its step time multiplied by our number of steps.
 
-kernels_us is what a step's kernels take by themselves: of PyTorch by its profiler, of ours by Nsight Compute (ncu) where
-that is there. The rest of a step's time is launches and waits. Data sets that are not there are made up
-(bench/made_up_data.py): a step takes as long on noise.
+kernels_us is the time of a step's kernels alone. PyTorch's is measured by its profiler, ours by Nsight Compute (ncu) if it
+is installed. The rest of a step's time is launches and waits. Missing data sets are replaced by noise
+(bench/made_up_data.py). A step takes as long on noise.
 """
 import argparse
 import csv
@@ -28,7 +28,7 @@ import train
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SETS = {"resnet9": "cifar-10-batches-bin", "mnist": "mnist", "language_model": "ptb", "transformer": "ptb"}
 
-# name: example, batch, precision, our flags beside, PyTorch's flags beside, PyTorch's steps in a repetition
+# name: example, batch, precision, our further flags, PyTorch's further flags, PyTorch's steps in a repetition
 CASES = {
     "resnet9": ("resnet9", 128, "f32", ["--epochs", "4"], [], 200),
     "resnet9-bf16": ("resnet9", 1024, "bf16", ["--epochs", "8"], [], 100),
@@ -39,7 +39,7 @@ CASES = {
     "transformer": ("transformer", 32, "f32", ["--steps", "400"], [], 200),
 }
 FAMILIES = ("eager", "compile")
-PEER_PATIENCE_S = 120 # it compiles
+PEER_PATIENCE_S = 120 # long, because PyTorch compiles
 
 
 class Failed(Exception):
@@ -73,7 +73,7 @@ def output_of(command, seconds, variable=""):
 # --- ours ---
 
 def run_ours(case, arguments, variable=""):
-    """Microseconds of a step, and steps of an epoch where the run had one."""
+    """Returns microseconds per step, and steps per epoch (None if the run had no whole epoch)."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "summary.json")
         output_of(our_command(case, arguments, "--summary", path), arguments.patience, variable)
@@ -86,9 +86,9 @@ def run_ours(case, arguments, variable=""):
 
 
 def our_kernels(case, arguments):
-    """From the first launches of a run: in the end they repeat themselves from step to step."""
+    """Measures the kernels of a step from the first launches of a run, which repeat from step to step at the end."""
     command = our_command(case, arguments, "--steps", "100")
-    n_launches = "1000" if CASES[case][0] in ("mnist", "mlp", "resnet9") else "6000" # a text's step has a kernel per word
+    n_launches = "1000" if CASES[case][0] in ("mnist", "mlp", "resnet9") else "6000" # a step of a text model has a kernel per word
     text = output_of(["ncu", "--clock-control", "none", "--cache-control", "none", "--launch-count", n_launches, "--csv",
                       "--metrics", "gpu__time_duration.sum", *command], 2 * arguments.patience)
     scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1, "usecond": 1, "ms": 1e3, "msecond": 1e3}
@@ -99,25 +99,25 @@ def our_kernels(case, arguments):
 
 
 def our_program(case, arguments):
-    """The kernels of a step as --print-program has them; its times have a launch and a wait for each in them."""
+    """Returns the kernels of a step as --print-program lists them. Each time includes a launch and a wait."""
     lines = output_of(our_command(case, arguments, "--steps", str(arguments.steps or 60), "--print-program"), arguments.patience).splitlines()
     program = [line for line in lines if line.endswith(" us") and " | " in line]
     return {"waited_us": sum(float(line.split()[-2]) for line in program), "program": program}
 
 
 def period(names):
-    """After how many the end of a list has repeated itself, at least three times."""
+    """Returns the period with which the end of a list repeats, at least three times."""
     for length in range(1, len(names) // 4 + 1):
         end = names[-4 * length:]
         if end[length:] == end[:-length] and len(set(end)) > 2:
             return length
-    raise Failed(f"the last of {len(names)} kernels do not repeat themselves")
+    raise Failed(f"the last of {len(names)} kernels do not repeat")
 
 
 # --- PyTorch's ---
 
 class Peer:
-    """A process that has its models ready and steps when it is asked to."""
+    """A process of PyTorch that keeps its models ready and runs steps on request."""
 
     def __init__(self, case, arguments):
         example, batch, precision, _, flags, _ = CASES[case]
@@ -130,7 +130,7 @@ class Peer:
         try:
             print(line, file=self.process.stdin, flush=True)
             if not select.select([self.process.stdout], [], [], PEER_PATIENCE_S)[0]:
-                raise Failed(f"PyTorch does not answer '{line}' within {PEER_PATIENCE_S} s")
+                raise Failed(f"PyTorch did not answer '{line}' within {PEER_PATIENCE_S} s")
             answer = self.process.stdout.readline()
         except OSError as error:
             raise Failed(f"PyTorch: {error}") from error
@@ -150,7 +150,7 @@ class Peer:
 
 
 def faster_styles(peer, case, arguments):
-    """Of each family the faster layout: {"eager": "eager+channels_last"}; what failed, by its family."""
+    """Returns the faster layout per family ({"eager": "eager+channels_last"}), and errors by family."""
     layouts = ("", "+channels_last") if CASES[case][0] == "resnet9" else ("",)
     chosen, errors = {}, {}
     for family in FAMILIES:
@@ -228,20 +228,20 @@ def print_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}")
-    parser.add_argument("--kernels", default="resnet9", help="cases whose kernels are summed up")
+    parser.add_argument("--cases", default=",".join(CASES), help=f"default: {', '.join(CASES)}")
+    parser.add_argument("--kernels", default="resnet9", help="cases whose kernel times are measured, too")
     parser.add_argument("--variables", default="LOCKSTEP_GPU_BRANCHES=0,LOCKSTEP_CUDNN_BENCHMARK=1,LOCKSTEP_GPU_GRAPHS=0",
-                        help="with each of which ours of these cases runs in turn, too; none: ''")
+                        help="in the cases of --kernels, our side also runs with each of these set, in turn; '' for none")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=460, help="no comparison begins after them")
-    parser.add_argument("--patience", type=float, default=60, help="seconds for one run of ours")
-    parser.add_argument("--steps", type=int, default=0, help="so few in every run, to see whether all works; above 20")
+    parser.add_argument("--seconds", type=float, default=460, help="no comparison begins after this time")
+    parser.add_argument("--patience", type=float, default=60, help="time limit in seconds for one run of our side")
+    parser.add_argument("--steps", type=int, default=0, help="steps of every run, to test that everything works; above 20")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--peer-on-cpu", action="store_true", help="PyTorch's side on the CPU, to see whether all works")
+    parser.add_argument("--peer-on-cpu", action="store_true", help="run PyTorch on the CPU, to test that everything works")
     parser.add_argument("--data", help="directory with cifar-10-batches-bin, mnist and ptb; default $LOCKSTEP_DATA")
-    parser.add_argument("--python", help="one that has PyTorch; default: as tools/torch-python finds it")
+    parser.add_argument("--python", help="a Python that has PyTorch; default: the one that tools/torch-python finds")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
-    parser.add_argument("--json", metavar="FILE", help="write the lines there, too")
+    parser.add_argument("--json", metavar="FILE", help="also append the JSON lines to FILE")
     arguments = parser.parse_args()
     if 0 < arguments.steps <= 20:
         parser.error(f"--steps {arguments.steps}: the first 20 steps are left out")
@@ -259,7 +259,7 @@ def main():
             arguments.data = folder
         for case in arguments.cases.split(","):
             if time.monotonic() - began > arguments.seconds:
-                print(f"{case}: left out, {arguments.seconds:.0f} s are over", flush=True)
+                print(f"{case}: left out, because {arguments.seconds:.0f} s have passed", flush=True)
                 continue
             try:
                 rows.append(compare(case, arguments))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What grains cost: step times and memory of the trainers with and without them, taking turns in one run.
+"""Measures what grains cost: step times and memory of the trainers with and without them, in turns in one run.
 
 Each repetition runs every case once: every example at every number of ranks without grains, then with each number of
-grains that the ranks divide. Each rank has one CPU. A case's figure is the median over its repetitions of the run's median
-step time; "against none" divides by the same example's at the same number of ranks without grains. The bits are compared
-on the way: with the same number of grains all numbers of ranks must end with the same parameters.
+grains that the number of ranks divides. Each rank has one CPU. The figure of a case is the median over its repetitions of
+the run's median step time. "against none" divides it by the figure of the same example and number of ranks without grains.
+The bits are compared, too: with the same number of grains, all numbers of ranks must end with the same parameters.
 
     python3 bench/grains.py --repetitions 5
 """
@@ -33,7 +33,7 @@ def run_once(case, arguments):
 
 
 def check_bits(runs):
-    """The same example with the same grains has to end the same on any number of ranks."""
+    """Checks that an example with the same grains ends with the same parameters on any number of ranks."""
     for example, grains in sorted({(e, g) for e, _, g in runs if g}):
         seen = {r["params_sha256"] for (e, _, g), results in runs.items() if (e, g) == (example, grains) for r in results}
         if len(seen) != 1:

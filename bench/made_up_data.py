@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes noise of the shape of the data sets that the trainers read, for machines that have none: bench/made_up_data.py DIR.
+"""Makes data sets of noise in the formats that the trainers read, for machines without data: bench/made_up_data.py DIR.
 
-DIR/cifar-10-batches-bin, DIR/mnist and DIR/ptb, each only where it is not there yet. A step takes as long on them as on
-the real ones; there is nothing to learn.
+Writes DIR/cifar-10-batches-bin, DIR/mnist and DIR/ptb. Existing directories are not changed. A training step takes as long
+on noise as on real data. There is nothing to learn.
 """
 import os
 import random
@@ -35,7 +35,7 @@ def mnist(folder):
 
 
 def ptb(folder):
-    """10,000 words, the frequent ones much more so; lines of 20."""
+    """Writes lines of 20 words from 10,000 words, whose frequencies follow a Pareto distribution."""
     draw = random.Random(1)
     for split, n_lines in (("train", 42_000), ("valid", 3_400), ("test", 3_800)):
         lines = (" ".join(f"w{min(int(draw.paretovariate(0.5)), 9999)}" for _ in range(20)) for _ in range(n_lines))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How long a run takes to begin: from the command's start to the first barrier done, on this machine.
+"""Measures the start of a run: from the command's start until the first barrier is done, on this machine.
 
-Contenders: `lockstep run` with 8 and with 64 ranks (bench/start.c), `torchrun` (python -m torch.distributed.run) with 8
-(bench/peers/start_gloo.py), Gloo over loopback. Each repetition runs every contender once, in turn, so that whatever else
-the machine does falls on all; a figure is the median of the repetitions. One that is not there is named and left out.
+Contenders: `lockstep run` with 8 and with 64 ranks (bench/start.c), and `torchrun` (python -m torch.distributed.run) with 8
+(bench/peers/start_gloo.py, Gloo over loopback). Each repetition runs every contender once, in turn, so that other load on
+the machine affects all alike. A figure is the median of the repetitions. A missing contender is named and left out.
 """
 import argparse
 import os
@@ -23,7 +23,7 @@ def contenders(build, logs):
     found = {f"lockstep {n}": [*command, str(n), program] for n in (8, 64)}
     python = subprocess.run([os.path.join(ROOT, "tools", "torch-python")], stdout=subprocess.PIPE, text=True, check=False)
     if python.returncode == 0:
-        # Debian's PyTorch 1.13 does not start under Python 3.11 unless it is told something about redirection.
+        # Debian's PyTorch 1.13 does not start under Python 3.11 without explicit redirection options.
         found["torchrun 8"] = [python.stdout.strip(), "-m", "torch.distributed.run", "--nproc_per_node", "8", "--redirects", "2",
                                "--tee", "2", "--log_dir", logs, os.path.join(ROOT, "bench", "peers", "start_gloo.py")]
     else:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Step times of the trainers, ours against PyTorch's, one after the other in one run (`make bench`).
+"""Compares step times of the trainers with PyTorch, in turns in one run (`make bench`).
 
-Each repetition runs every case once, ours and the peer's in turn, so that whatever else the machine does falls on both.
-A run's figure is the median over its steps of the whole step's wall time, input included; the table gives the median of
-the repetitions with the least and the greatest, and the ratio of the two medians. One thread and one CPU per rank on both
-sides (one rank alone would else make its batches on a second CPU), the same global batch at every number of ranks;
-PyTorch's ranks are DDP on Gloo. PyTorch runs in two styles: "tuned" is its
-best on a CPU (tensors in memory, no DataLoader, no loss read back), "tutorial" is what its tutorials write.
+Each repetition runs every case once, ours and the peer's in turn, so that other load on the machine affects both. The
+figure of a run is the median wall time of its steps, input included. The table has the median of the repetitions with the
+least and the greatest, and the ratio of the two medians. Both sides have one thread and one CPU per rank. Otherwise one rank
+alone would make its batches on a second CPU. The global batch is the same for every number of ranks. PyTorch's ranks are DDP
+on Gloo. PyTorch runs in two styles: "tuned" is its best on a CPU (tensors in memory, no DataLoader, no loss read back),
+"tutorial" is what its tutorials write.
 
-language_model is an LSTM of 2 layers of 650 units over 35 steps at batch 20, transformer a GPT of 4 layers of 128 features
-over 128 characters at batch 32, both on Penn Treebank; of its validation and test splits, which no step reads, only the
-first lines are used.
+language_model is an LSTM of 2 layers of 650 units over 35 steps at batch 20. transformer is a GPT of 4 layers of 128
+features over 128 characters at batch 32. Both use Penn Treebank. Only the first lines of its validation and test splits are
+used, because no step reads them.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ OURS, PEERS = "lockstep", ("tuned", "tutorial") # the styles of bench/peers/peer
 
 
 def a_cpu_each(ranks):
-    """What a child process calls to have as many CPUs as it has ranks, where there are as many."""
+    """Returns a function that limits a child process to as many CPUs as it has ranks, if the machine has as many."""
     cpus = sorted(os.sched_getaffinity(0))
     return lambda: os.sched_setaffinity(0, cpus[:ranks])
 
@@ -50,7 +50,7 @@ def find_data():
 
 
 def find_cached(name, file, flag):
-    """The directory in which the trainers look for the data set `name`."""
+    """Returns the directory in which the trainers find the data set `name`."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for root in (os.environ.get("LOCKSTEP_DATA"), os.path.join(cache, "lockstep", "data")):
         if root and os.path.exists(os.path.join(root, name, file)):
@@ -59,7 +59,7 @@ def find_cached(name, file, flag):
 
 
 def shorten_text(directory, folder):
-    """The whole training split, but only some lines of the others: evaluating on them is not what is timed."""
+    """Links the training split and copies only some lines of the others, because evaluation is not timed."""
     os.symlink(os.path.abspath(os.path.join(directory, "ptb.train.txt")), os.path.join(folder, "ptb.train.txt"))
     for split in ("valid", "test"):
         with open(os.path.join(directory, f"ptb.{split}.txt"), encoding="utf-8") as file:
@@ -77,7 +77,7 @@ def find_python():
 
 
 def work_of(example, arguments):
-    """The flags that say how much to do; the same for both sides."""
+    """Returns the flags for data and number of steps, the same for both sides."""
     text = ["--data", arguments.text, "--steps", str(arguments.text_steps)]
     return {
         "mnist": ["--data", arguments.data, "--epochs", "1"],
@@ -89,7 +89,7 @@ def work_of(example, arguments):
 
 
 def run_example(build, example, ranks, flags):
-    """Its summary."""
+    """Runs an example and returns its summary."""
     with tempfile.TemporaryDirectory() as folder:
         summary = os.path.join(folder, "summary.json")
         output_of([os.path.join(build, "lockstep"), "run", "-n", str(ranks), os.path.join(build, "examples", example), *flags,
@@ -103,13 +103,13 @@ def run_peer(example, ranks, arguments, style):
     text = output_of([arguments.python, script, *work_of(example, arguments), "--nproc", str(ranks), "--style", style], ranks)
     result = json.loads(text.splitlines()[-1])
     if result["blas_is_reference"]:
-        sys.exit(f"PyTorch computes with the reference BLAS here ({result['blas']}), which is many times slower than any "
-                 "that people use: ratios against it would flatter us. Debian: apt-get install libopenblas0-pthread")
+        sys.exit(f"PyTorch uses the reference BLAS here ({result['blas']}), which is many times slower than the libraries in "
+                 "common use. Ratios against it would be misleading. Debian: apt-get install libopenblas0-pthread")
     return result
 
 
 def measure(cases, arguments):
-    """One dictionary per run, in the order of the runs."""
+    """Returns one dictionary per run, in the order of the runs."""
     runs = []
     for repetition in range(arguments.repetitions):
         for example, ranks in cases:
@@ -155,13 +155,13 @@ def print_table(rows, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--examples", default="mnist,mlp", help="of mnist, mlp, resnet9, language_model, transformer")
-    parser.add_argument("--ranks", default="1,2", help="numbers of ranks")
+    parser.add_argument("--examples", default="mnist,mlp", help="any of mnist, mlp, resnet9, language_model, transformer")
+    parser.add_argument("--ranks", default="1,2", help="numbers of ranks, separated by commas")
     parser.add_argument("--steps", type=int, default=1000, help="steps of mlp; mnist runs one epoch")
-    parser.add_argument("--data", help="directory with MNIST's files; otherwise as tools/find-data finds it")
-    parser.add_argument("--images", help="directory with CIFAR-10's binary files; otherwise where the trainers look for it")
+    parser.add_argument("--data", help="directory with MNIST's files; default: the one that tools/find-data finds")
+    parser.add_argument("--images", help="directory with CIFAR-10's binary files; default: where the trainers look for it")
     parser.add_argument("--image-steps", type=int, default=100, help="steps of resnet9, at batch 128")
-    parser.add_argument("--text", help="directory with Penn Treebank's files; otherwise where the trainers look for it")
+    parser.add_argument("--text", help="directory with Penn Treebank's files; default: where the trainers look for it")
     parser.add_argument("--text-steps", type=int, default=60, help="steps of language_model and transformer")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write one line per run and one per row of the table")

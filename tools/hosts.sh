@@ -1,14 +1,14 @@
-# Several hosts on one machine: network namespaces. Two are joined by a veth link, more by a link each to a bridge in a
-# namespace of its own; tc tbf holds what leaves a host to a rate. Sourced, not run; needs root and iproute2. A link's
-# burst holds a packet of 64 KiB, the largest that TCP hands to a network card: of a smaller one the kernel would spend
-# the time to cut them, which a card does itself.
-# Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
+# Several hosts on one machine, as network namespaces. A veth link joins two hosts. More hosts have a link each to a bridge
+# in a namespace of its own. tc tbf limits the rate of what leaves a host. This file is sourced, not run. It needs root and
+# iproute2. The burst of a link holds a packet of 64 KiB, the largest that TCP hands to a network card. With a smaller burst,
+# the kernel would spend time on cutting packets, which a card does itself.
+# Namespaces do not share abstract sockets, so only ranks of one "host" can share memory.
 # shellcheck shell=bash
 hosts=()               # the namespaces; the i-th is 10.77.0.(i+1), and host-a, host-b, ... by name
-hosts_switch=lks-$$-sw # where the bridge is, if any
-hosts_dir=             # the files that only the hosts see
+hosts_switch=lks-$$-sw # the namespace of the bridge, if any
+hosts_dir=             # files that only the hosts see
 
-# Also after hosts_make has failed. Ends what still runs there.
+# Removes the hosts and kills the processes that still run there. May be called after hosts_make has failed.
 hosts_remove() {
   local host
   for host in "${hosts[@]}"; do
@@ -20,7 +20,7 @@ hosts_remove() {
   hosts=()
 }
 
-# hosts_make RATE [N]: 10.77.0.1 to 10.77.0.N (2). Fails with one line that says why it cannot.
+# hosts_make RATE [N]: makes N hosts (default 2), 10.77.0.1 to 10.77.0.N. On failure it prints one line with the reason.
 hosts_make() {
   local rate=$1 n=${2:-2} index host why
   command -v ip >/dev/null && command -v tc >/dev/null || {
@@ -28,7 +28,7 @@ hosts_make() {
     return 1
   }
   hosts_dir=$(mktemp -d)
-  echo "hosts: files" >"$hosts_dir/nsswitch.conf" # nobody there would answer a question about a name
+  echo "hosts: files" >"$hosts_dir/nsswitch.conf" # there is no name server
   echo "127.0.0.1 localhost" >"$hosts_dir/hosts"
   for ((index = 0; index < n; index++)); do
     host=lks-$$-$(host_letter "$index")
@@ -55,7 +55,7 @@ hosts_make() {
       return 1
     }
     ip netns exec "$host" tc qdisc add dev eth0 root tbf rate "$rate" burst 96kb latency 50ms 2>/dev/null ||
-      echo "note: no tc tbf here, the link is as fast as it is"
+      echo "note: tc tbf is missing here, the rate of the link is not limited"
   done
 }
 
@@ -71,8 +71,8 @@ cables_to_switch() {
 
 host_letter() { printf "\\$(printf %03o $((97 + $1)))"; }
 
-# host_run INDEX COMMAND...: on that host, which knows itself by its name. In place of the calling shell, so that signals
-# reach the command: call it in a subshell, or in the background.
+# host_run INDEX COMMAND...: runs a command on that host, with the host's own hostname. The command replaces the calling
+# shell, so that signals reach it. Call this in a subshell or in the background.
 host_run() {
   local index=$1 name
   shift
@@ -82,11 +82,12 @@ host_run() {
     hostname "$0" && shift && exec "$@"' "$name" "$hosts_dir" "$@"
 }
 
-# Takes a host's cable out of the switch, and puts it back: of three hosts or more.
+# host_unplug INDEX and host_plug INDEX: disconnect a host from the switch and reconnect it. They need three hosts or more.
 host_unplug() { ip -n "$hosts_switch" link set "port$1" down; }
 host_plug() { ip -n "$hosts_switch" link set "port$1" up; }
 
-# hosts_ssh: an sshd on each host, with keys of its own; $hosts_ssh is how to call it. Fails with one line.
+# hosts_ssh: starts an sshd on each host, with keys of its own. $hosts_ssh is the ssh command to use. On failure it prints
+# one line with the reason.
 hosts_ssh() {
   local index
   command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || {
@@ -101,16 +102,16 @@ hosts_ssh() {
   printf '%s\n' "HostKey $hosts_dir/host" "AuthorizedKeysFile $hosts_dir/authorized" "StrictModes no" "UsePAM no" \
     "PasswordAuthentication no" "KbdInteractiveAuthentication no" "PermitRootLogin yes" "PidFile none" \
     "MaxStartups 50" >"$hosts_dir/sshd_config"
-  # Two attempts: a link may be cut, and be put back, while the first one goes on.
+  # Two attempts, because a link may be cut and restored during the first one.
   printf '%s\n' "IdentityFile $hosts_dir/user" "IdentitiesOnly yes" "UserKnownHostsFile $hosts_dir/known" \
     "StrictHostKeyChecking accept-new" "LogLevel ERROR" "ConnectTimeout 5" "ConnectionAttempts 2" >"$hosts_dir/ssh_config"
-  # shellcheck disable=SC2034 # for whoever sources this
+  # shellcheck disable=SC2034 # the script that sources this file uses it
   hosts_ssh="ssh -o BatchMode=yes -F $hosts_dir/ssh_config"
   for index in "${!hosts[@]}"; do
-    # sshd insists on its directory in /run, which others might take away: the host gets a /run of its own.
+    # sshd requires its directory in /run, which other programs might remove. So each host gets a /run of its own.
     # shellcheck disable=SC2016 # the inner shell expands it
     (host_run "$index" sh -c 'mount -t tmpfs none /run && mkdir /run/sshd && exec /usr/sbin/sshd -D -e -f "$0"' "$hosts_dir/sshd_config") >"$hosts_dir/log.$index" 2>&1 </dev/null &
-    disown # else the shell announces its end
+    disown # otherwise the shell prints a message when it ends
   done
   for index in "${!hosts[@]}"; do host_answers "$index" || { echo "sshd does not start: $(tail -n 1 "$hosts_dir/log.$index")"; return 1; }; done
 }

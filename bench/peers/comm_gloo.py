@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What `lockstep bench` measures, on Gloo as PyTorch offers it: torch.distributed over loopback TCP.
+"""Measures what `lockstep bench` measures, on PyTorch's Gloo: torch.distributed over loopback TCP.
 
-The same warm-up, blocks, singles and definitions as in src/cli/bench_measure.c; f32, sum. PyTorch's all_reduce and
-broadcast know no output apart from the input, so they run in place, which spares them a copy; the sums are timed on
-zeros, which stay zeros, and checked on values before and after. One JSON object per size on standard output.
+Warm-up, blocks, single calls and definitions are those of src/cli/bench_measure.c, with f32 and sum. PyTorch's all_reduce
+and broadcast have no separate output. They run in place, which saves them a copy. The sums are timed on zeros, which stay
+zeros, and checked on values before and after. Prints one JSON object per size.
 """
 import argparse
 import json
@@ -73,7 +73,7 @@ class AllGather:
 
 
 class SendRecv:
-    """There and back between ranks 0 and 1: a time is half of that."""
+    """A round trip between ranks 0 and 1. The reported time is half of it."""
     factor = staticmethod(lambda n: 1)
 
     def __init__(self, rank, size, count):
@@ -94,7 +94,7 @@ class SendRecv:
 
 
 def time_blocks(run, n_calls, n_blocks):
-    """Seconds a call in each block, of the slowest rank."""
+    """Returns the slowest rank's seconds per call for each block, sorted."""
     times = []
     for _ in range(n_blocks):
         dist.barrier()

@@ -1,10 +1,11 @@
-"""What the PyTorch scripts here share: the ranks, the timed loop, and the one JSON line at the end.
+"""Code that the PyTorch scripts here share: the ranks, the timed loop, and the JSON line at the end.
 
-Two styles. "tuned" is PyTorch at its best on a CPU: all data lies in memory as tensors and a batch is one gather (no
-DataLoader), the epoch's order is made outside of the timed steps, gradients are views into DDP's buckets, the loss is
-not read back, and the optimizers take their multi-tensor form. "tutorial" is what PyTorch's tutorials write and most
-people run: TensorDataset, DistributedSampler, DataLoader, plain DDP and optimizer, loss.item() in every step.
-A step's time is the wall time from before the batch is asked for to after the update; the first 20 steps are left out.
+There are two styles. "tuned" is PyTorch at its best on a CPU: all data is in memory as tensors and a batch is one gather (no
+DataLoader), the order of the epoch is made outside of the timed steps, gradients are views into DDP's buckets, the loss is
+not read back, and the optimizers use their multi-tensor form. "tutorial" is what PyTorch's tutorials write and most people
+run: TensorDataset, DistributedSampler, DataLoader, plain DDP and optimizer, loss.item() in every step.
+The time of a step is the wall time from before the request for the batch until after the update. The first 20 steps are left
+out.
 """
 import json
 import os
@@ -13,13 +14,13 @@ import statistics
 import tempfile
 import time
 
-# Before torch and its BLAS are loaded: one thread per rank, as ours.
+# One thread per rank, as on our side. This must be set before torch and its BLAS are loaded.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
 
 def name_cpu_for_openblas():
-    """An OpenBLAS older than the CPU takes an Intel one that it does not know for one without AVX."""
+    """Tells OpenBLAS the kind of CPU. An OpenBLAS that does not know a newer Intel CPU treats it as one without AVX."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         words = set(file.read().split())
     if "GenuineIntel" in words and "avx2" in words:
@@ -36,29 +37,29 @@ WARM_UP_STEPS = 20
 
 
 def add_arguments(parser):
-    parser.add_argument("--nproc", type=int, default=1, help="ranks to start; without effect under torchrun")
-    parser.add_argument("--batch", type=int, default=64, help="samples of all ranks in one step")
+    parser.add_argument("--nproc", type=int, default=1, help="ranks to start; ignored under torchrun")
+    parser.add_argument("--batch", type=int, default=64, help="samples of all ranks together in one step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--style", choices=("tuned", "tutorial"), default="tuned")
 
 
 def blas():
-    """The BLAS library of this process, and whether it is the reference one, which is many times slower than others."""
+    """Returns the BLAS library of this process, and whether it is the reference BLAS, which is many times slower than others."""
     fast = ("openblas", "mkl", "blis", "atlas")
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         files = sorted({line.split()[-1] for line in maps if "/" in line})
-    # libblas.so.3 is what Debian's PyTorch calls, whichever library's file stands behind that name; a fast one may be
-    # loaded beside it, as somebody's LAPACK, and not be called.
+    # Debian's PyTorch calls libblas.so.3, whichever library is behind that name. A fast library may also be loaded, as the
+    # LAPACK of another module, and not be called.
     named = [file for file in files if os.path.basename(file).startswith("libblas.so")]
     if named:
         return named[0], not any(name in named[0] for name in fast)
-    # PyTorch's own wheels hold theirs inside libtorch; any other library in the process is then somebody else's.
+    # PyTorch's own wheels contain their BLAS in libtorch. Any other BLAS in the process then belongs to another module.
     built_in = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     return f"{built_in.group(1) if built_in else 'BLAS'}, built in", False
 
 
 def run(work, arguments):
-    """Calls work(arguments, rank, size) on every rank: torchrun's, or `--nproc` processes of our own."""
+    """Calls work(arguments, rank, size) on every rank: those of torchrun, or `--nproc` processes that it starts."""
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
         work(arguments, dist.get_rank(), dist.get_world_size())
@@ -151,7 +152,7 @@ def test(model, features, labels):
 
 
 def report(example, times, size, arguments, **results):
-    """Rank 0's last act: one JSON object in one line, its keys as in our own --summary."""
+    """Prints the result of rank 0: one JSON object in one line. Its keys are those of our own --summary."""
     steps = sorted(times[WARM_UP_STEPS:])
     library, is_reference = blas()
     print(json.dumps({"peer": "pytorch", "version": torch.__version__, "style": arguments.style, "example": example,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What bench/start.py starts by torchrun: the ranks meet over Gloo, pass a barrier, and rank 0 says when, in nanoseconds
-since 1970."""
+"""The program that bench/start.py starts by torchrun. The ranks connect over Gloo and pass a barrier. Rank 0 then prints the
+time, in nanoseconds since 1970."""
 import time
 
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Texts for the PyTorch scripts here, as src/data/text.c and src/data/windows.c make them, and their timed loop."""
+"""Text data for the PyTorch scripts here, made as by src/data/text.c and src/data/windows.c, and their timed loop."""
 import os
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 
 def read(directory, level):
-    """The training split as tokens, and the number of words of all three splits."""
+    """Returns the training split as tokens, and the number of different words of all three splits."""
     vocabulary, train = {}, None
     for split in ("train", "valid", "test"):
         path = os.path.join(directory, f"ptb.{split}.txt")
@@ -20,7 +20,7 @@ def read(directory, level):
 
 
 def columns(tokens, batch, rank, size):
-    """Inputs and labels (batch / size, length) of this rank's columns; what does not come out even is left out."""
+    """Returns inputs and labels (batch / size, length) of this rank's columns. The remainder is left out."""
     length = (len(tokens) - 1) // batch
     share = slice(rank * (batch // size), (rank + 1) * (batch // size))
     inputs = tokens[: length * batch].view(batch, length)[share].contiguous()
@@ -29,7 +29,7 @@ def columns(tokens, batch, rank, size):
 
 
 def train(model, optimizer, inputs, labels, *, arguments, n_steps, t, clip, rate, carries_state):
-    """Seconds of each step: the window, forward, backward, clipping, update. `rate(step)` sets the learning rate."""
+    """Returns the seconds of each step: window, forward, backward, clipping, update. `rate(step)` is the learning rate."""
     times, state = [], None
     n_windows = inputs.shape[1] // t
     for step in range(n_steps):

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""PyTorch's side of bench/gpu.py: an example's training step on a GPU, asked for line by line.
+"""PyTorch's side of bench/gpu.py: runs training steps of an example on a GPU, as requested on standard input.
 
-Each line on standard input is "STYLE N": N steps in a style, after which a line of JSON has the microseconds of one.
-"profile STYLE N" has the sum of the kernels' own times instead. Styles: eager, compile (torch.compile, mode
-reduce-overhead: forward and backward replayed as CUDA graphs), each also as eager+channels_last, compile+channels_last.
+A request is a line "STYLE N". It runs N steps in a style and prints a line of JSON with the microseconds per step.
+"profile STYLE N" prints the sum of the kernels' own times instead. Styles: eager, compile (torch.compile, mode
+reduce-overhead: forward and backward replayed as CUDA graphs), and eager+channels_last, compile+channels_last.
 
-PyTorch at its best: all data lies in the GPU's memory and a batch is one gather there (no DataLoader, no copy), the
-epoch's order is drawn there, the optimizer is the fused one, gradients are set to None, the loss is not read back,
-TF32 is on, cuDNN chooses by measuring. A last batch that is smaller is left out, so that nothing is compiled anew.
+This is PyTorch at its best: all data is in the GPU's memory and a batch is one gather there (no DataLoader, no copy), the
+order of the epoch is drawn there, the optimizer is the fused one, gradients are set to None, the loss is not read back,
+TF32 is on, and cuDNN chooses by measuring. A smaller last batch is left out, so that nothing is compiled again.
 """
 import argparse
 import json
 import sys
 import time
 
-import peer # sets what has to be set before torch is loaded
+import peer # must be imported before torch: it sets environment variables
 import text
 import torch
 import torch_language_model
@@ -28,7 +28,7 @@ cross_entropy = torch.nn.functional.cross_entropy
 
 
 def shuffled(features, labels, batch):
-    """Batches of whole epochs, without end."""
+    """Yields the batches of shuffled epochs, without end."""
     count = len(labels)
     while True:
         order = torch.randperm(count, device=labels.device)
@@ -44,7 +44,7 @@ def windows(inputs, labels, t):
 
 
 class Example:
-    """The model on `device`, its optimizer and its batches. `clip` is None, or the largest norm of a gradient."""
+    """The model on `device`, its optimizer and its batches. `clip` is the largest norm of a gradient, or None."""
 
     clip = None
 
@@ -95,7 +95,7 @@ class Example:
         self.place(torch_transformer.Model(n_words, 128, 128, 4, 4, 0.1), torch.optim.AdamW, lr=1e-3, betas=(0.9, 0.99))
 
     def loss(self, x, y, state):
-        """And the state that the next step begins with."""
+        """Returns the loss, and the state with which the next step begins."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.arguments.precision == "bf16"):
             if self.arguments.example != "language_model":
                 logits = self.model(x)
@@ -122,7 +122,7 @@ class Style:
         if self.is_compiled:
             torch.compiler.cudagraph_mark_step_begin()
         loss, state = self.loss(x, y, self.state)
-        if state is not None: # of its own memory: the graph's is written again by the next step
+        if state is not None: # copied, because the next step overwrites the memory of the CUDA graph
             self.state = tuple(part.detach().clone() for part in state)
         loss.backward()
         if example.clip is not None:
@@ -159,7 +159,7 @@ def answer(words, styles, arguments):
         if words[0] == "profile":
             return styles[name].profile(n_steps)
         return {"step_us": styles[name].run(n_steps)}
-    except Exception as error: # one style fails, the others go on
+    except Exception as error: # if one style fails, the others continue
         return {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
 
 
@@ -174,7 +174,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.device.startswith("cuda"):
-        torch.backends.cudnn.allow_tf32 = True # as is its default, and ours; products are in f32 on both sides
+        torch.backends.cudnn.allow_tf32 = True # the default, and also ours; matrix products are in f32 on both sides
         torch.backends.cudnn.benchmark = True
     styles = {}
     for line in sys.stdin:

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """examples/mlp on PyTorch: 1024-256-256-256-32 without bias, tanh, SGD 0.1 falling to 0.03 over 1000 steps, batch 64.
 
-The data set is of the same make as ours, drawn by NumPy: the same problem, not the same bits. One JSON line on standard
-output.
+The data set is made in the same way as ours, but drawn by NumPy: the same problem, not the same bits. Prints one JSON line.
 """
 import argparse
 
@@ -15,7 +14,7 @@ FLIP_FRACTION = 0.01
 
 
 def make_data(seed):
-    """Ten Gaussian clusters a class at vertices of the hypercube in the informative features, noise in the others."""
+    """Makes ten Gaussian clusters per class, at vertices of a hypercube in the informative features, with noise in the others."""
     random = np.random.default_rng(seed)
     vertices = random.choice(np.array([-1, 1], dtype=np.float32), size=(CLASSES * CLUSTERS, INFORMATIVE))
     cluster = random.integers(CLASSES * CLUSTERS, size=SAMPLES)
@@ -39,7 +38,7 @@ def make_model():
 
 
 def rate(step):
-    """LinearLR(1.0, 0.3, 1000) as a plain product: the scheduler object would cost the peer some microseconds a step."""
+    """LinearLR(1.0, 0.3, 1000) as a plain product. The scheduler object would cost PyTorch some microseconds per step."""
     return 0.1 * (1 - 0.7 * min(step, 1000) / 1000)
 
 

@@ -15,8 +15,8 @@ mkdir "$work/path"
 for program in bash cat dirname env grep sed tr; do ln -s "$(type -P $program)" "$work/path/"; done
 run env PATH="$work/path" tools/install-packages build
 check "without CMake, and without apt-get, the build stops at what is missing" \
-  eval '[ $status = 1 ] && err_has "please install what gives you: .*cmake ninja" && [ "$(wc -l <"$work/err")" = 1 ]'
+  eval '[ $status = 1 ] && err_has "please install the packages that provide: .*cmake ninja" && [ "$(wc -l <"$work/err")" = 1 ]'
 for program in cmake ninja; do ln -s "$(type -P true)" "$work/path/$program"; done
 run env PATH="$work/path" tools/install-packages build
-check "without the rest it goes on" eval '[ $status = 0 ] && err_has "please install what gives you: "'
+check "without the rest it goes on" eval '[ $status = 0 ] && err_has "please install the packages that provide: "'
 [ $n_failed = 0 ]
