@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Poison after an error that no graph can keep: its text is the thread's, as a model is built by one. */
+/* The poison node for errors without a graph, and the error. The error is per thread: one thread builds a model. */
 static lks_node no_node;
 static _Thread_local lks_status no_node_status;
 static _Thread_local char no_node_error[256];
@@ -50,7 +50,7 @@ lks_status lksi_node_check(const lks_node *node, const char *what) {
     if (node == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s is NULL", what);
     if (node != &no_node) return lksi_graph_check(node->graph);
     if (no_node_status != LKS_OK) return lksi_error(no_node_status, "%s", no_node_error);
-    /* By another thread, or of a graph that is NULL. */
+    /* no_node came from another thread, or was made from a NULL node. */
     return lksi_error(LKS_ERR_ARGUMENT, "%s was made from a node that is NULL", what);
 }
 
@@ -94,14 +94,14 @@ static lks_node *append(lks_graph *graph, const lks_node *filled) {
     return node;
 }
 
-/* Names become keys in files, and no file could be read back that has one of these. */
+/* Names become keys of safetensors files. A file with a name that is rejected here could not be read back. */
 static lks_status check_name(const char *name) {
     if (name == NULL || name[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "an input or parameter has no name");
     if (strcmp(name, "__metadata__") == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "no input or parameter can be named '%s': safetensors files need that name",
                           name);
     for (size_t i = 0; name[i] != '\0'; i++)
-        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f) /* and it is not repeated: terminals obey it */
+        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f) /* not echoed in the error text: terminals interpret it */
             return lksi_error(LKS_ERR_ARGUMENT, "the name of an input or parameter has a control character (%d) at %zu",
                               name[i], i);
     for (size_t i = 0, end = strlen(name), nbytes; i < end; i += nbytes) {
@@ -203,11 +203,12 @@ lks_node *lksi_graph_random(lks_graph *graph) {
     return append(graph, &(lks_node){.op = LKSI_OP_RANDOM, .n_outputs = 1, .outputs[0] = {LKS_I64, 1, {3}}});
 }
 
-/* All inputs are there, of one graph, and none is poison; else *answer says what to return instead. */
+/* Whether all inputs are non-NULL nodes of one graph, and none is poison. Otherwise *answer is the node to return. */
 static bool check_inputs(lksi_op op, lks_node *const *inputs, int n_inputs, lks_node **answer) {
     lks_graph *graph = NULL;
     for (int i = 0; i < n_inputs; i++) {
-        if (inputs[i] != NULL && lksi_node_is_poison(inputs[i])) return *answer = inputs[i], false; /* it spreads */
+        if (inputs[i] != NULL && lksi_node_is_poison(inputs[i]))
+            return *answer = inputs[i], false; /* poison in, poison out */
         if (inputs[i] != NULL && graph == NULL) graph = inputs[i]->graph;
     }
     lks_status status = LKS_OK;

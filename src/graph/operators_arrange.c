@@ -1,4 +1,4 @@
-/* Constructors of the operators that move elements. */
+/* Constructors of the operators that view or move elements. */
 #include "graph/graph_internal.h"
 
 #include <lockstep/operators.h>

@@ -3,7 +3,7 @@
 
 #include <lockstep/operators.h>
 
-/* Each dropout of a graph draws from a stream of its own. */
+/* Each dropout of a graph uses its own random stream: its number in the graph. */
 static uint64_t next_stream(const lks_graph *graph) {
     uint64_t n_before = 0;
     for (size_t i = 0; i < graph->n_nodes; i++) n_before += graph->nodes[i]->op == LKSI_OP_DROPOUT;

@@ -1,4 +1,4 @@
-/* Constructors of the operators that map each element by itself, and of those on two tensors. */
+/* Constructors of the element-wise operators on one tensor and on two. */
 #include "graph/graph_internal.h"
 
 #include <lockstep/operators.h>
