@@ -63,7 +63,7 @@ static lksi_value input_by_sums(const lksi_op_instance *at, lksi_op_builder *bui
                                   .inputs = {in[0], at->output_gradients[0], in[1], out[1], out[2], in[5], all}});
 }
 
-/* dw and db are this rank's own: they are added up with all gradients. */
+/* dw and db are those of this rank's batch. They are summed over the ranks like all gradients. */
 static void differentiate_by_sums(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     const lksi_value *in = at->inputs, *out = at->outputs;
     lksi_value sums = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_SUMS,

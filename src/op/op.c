@@ -1,4 +1,4 @@
-/* From an operator to its family's rules. */
+/* Dispatches from an operator to the rules of its family. */
 #include "op/op_internal.h"
 
 typedef struct catalogue_row {
