@@ -25,11 +25,12 @@ bool lksi_conv_is_whole_window(const lksi_lowering *lowering);
 
 /* The sizes of these products, and the offsets of row i of the image and of the row of the window that meets it. */
 typedef struct lksi_window_rows {
-    int64_t n, m, k;                /* samples, output channels, W*C */
-    int64_t count;                  /* number of rows; 1 if they are contiguous in both */
-    int64_t x_row, x_sample;        /* strides in elements: from row to row, from sample to sample */
-    int64_t w_begin, w_row, w_each; /* offset of the first element that is used; strides from row to row, from output
-                                       channel to output channel */
+    int64_t n, m, k;         /* samples, output channels, W*C */
+    int64_t count;           /* number of rows; 1 if they are contiguous in both */
+    int64_t x_row, x_sample; /* strides in elements: from row to row, from sample to sample */
+    /* In w: the offset of the first element that is used; strides from row to row, from output channel to output
+     * channel */
+    int64_t w_begin, w_row, w_each;
 } lksi_window_rows;
 lksi_window_rows lksi_conv_window_rows(const lksi_lowering *lowering);
 

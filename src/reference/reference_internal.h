@@ -17,7 +17,7 @@ extern const lksi_reference_run lksi_reference_kernels_bf16[LKSI_OP_COUNT];
 /* The arrays that the loop of an update rule reads and writes. */
 typedef struct lksi_update_arrays {
     const float *p, *g;
-    const float *h; /* added to g; NULL: none. Only without momentum */
+    const float *h; /* added to g; NULL: none. Set only for rules without state */
     /* out, also: the new parameters, written to one place or two (`also` NULL: one). They may be p, g or h */
     float *out, *also;
     float *m, *v; /* NULL if the rule does not have them */
