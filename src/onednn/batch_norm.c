@@ -1,3 +1,4 @@
+/* Kernels of batch norm, and their lowering. */
 #include "onednn/batch_norm.h"
 
 #include "onednn/batch_norm_loops.h"

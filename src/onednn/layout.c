@@ -1,3 +1,4 @@
+/* The table of oneDNN's format tags, layout ids, and images. */
 #include "onednn/layout.h"
 
 #include "base/isa.h"

@@ -1,3 +1,4 @@
+/* Kernels of pooling, and their lowering. */
 #include "onednn/pool.h"
 
 #include "onednn/layout.h"

@@ -1,3 +1,4 @@
+/* Kernels that copy a tensor from one layout to another. */
 #include "onednn/reorder.h"
 
 #include "onednn/api.h"

@@ -1,3 +1,4 @@
+/* The products of the steps of a recurrent layer. */
 #include "onednn/step_product.h"
 
 #include "onednn/loops.h"

@@ -1,3 +1,4 @@
+/* Transposition of a matrix, in blocks of four by four. */
 #include "onednn/transpose.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Walks over two tensors. */
 #include "onednn/walk.h"
 
 /* Drops axes of one element, and merges adjacent axes if both tensors can traverse them as one. */
