@@ -501,16 +501,16 @@ static lks_status check_output(const lks_store *store, const lks_node *node, con
 static lks_status check_differentiated(const lks_store *store, const lks_program_options *options) {
     if (options->n_differentiated < 0 || (options->n_differentiated > 0 && options->differentiated == NULL))
         return lksi_error(LKS_ERR_ARGUMENT, "a program with %d differentiated inputs%s", options->n_differentiated,
-                          options->n_differentiated > 0 ? " at NULL" : "");
+                          options->n_differentiated > 0 ? ", but differentiated is NULL" : "");
     if (options->n_differentiated > 0 && !options->is_training)
-        return lksi_error(LKS_ERR_ARGUMENT, "gradients of inputs are those of a training program");
+        return lksi_error(LKS_ERR_ARGUMENT, "only a training program can differentiate inputs");
     for (int i = 0; i < options->n_differentiated; i++) {
         char what[48];
         const lks_node *node = options->differentiated[i];
         snprintf(what, sizeof what, "differentiated input %d", i);
         LKS_TRY(check_output(store, node, what));
         if (node->op != LKSI_OP_INPUT || node->outputs[0].type != store->graph->device->float_type)
-            return lksi_error(LKS_ERR_ARGUMENT, "%s is no input of a floating type", what);
+            return lksi_error(LKS_ERR_ARGUMENT, "%s is not an input of a floating type", what);
     }
     return LKS_OK;
 }
@@ -529,7 +529,7 @@ static lks_status check_options(const lks_store *store, const lks_program_option
         return lksi_error(LKS_ERR_ARGUMENT, "the loss has %d dimensions; it must be a scalar",
                           options->loss->outputs[0].n_dims);
     if (options->n_outputs > 0 && options->outputs == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs at NULL", options->n_outputs);
+        return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs, but outputs is NULL", options->n_outputs);
     if (options->loss != NULL) LKS_TRY(check_output(store, options->loss, "the loss"));
     for (int i = 0; i < options->n_outputs; i++) {
         char what[32];

@@ -107,10 +107,9 @@ static lks_status check_name(const char *name) {
     for (size_t i = 0, end = strlen(name), nbytes; i < end; i += nbytes) {
         nbytes = lksi_utf8_nbytes(name + i, end - i);
         if (nbytes == 0)
-            return lksi_error(
-                LKS_ERR_ARGUMENT,
-                "the name of an input or parameter has byte 0x%02x at %zu, which does not belong to UTF-8",
-                (unsigned char)name[i], i);
+            return lksi_error(LKS_ERR_ARGUMENT,
+                              "the name of an input or parameter has byte 0x%02x at %zu, which is not valid UTF-8",
+                              (unsigned char)name[i], i);
     }
     return LKS_OK;
 }
@@ -122,13 +121,14 @@ static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type 
         if (graph->nodes[i]->name != NULL && strcmp(graph->nodes[i]->name, name) == 0)
             return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);
     if (lks_type_nbytes(type) == 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no type of elements", name, (int)type);
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is not an element type", name, (int)type);
     if (type == LKS_F16 || type == LKS_BF16)
         return lksi_error(LKS_ERR_UNSUPPORTED, "'%s': no operator reads %s; floating inputs are f32 or f64", name,
                           lks_type_name(type));
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
         return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
-    if (n_dims > 0 && dims == NULL) return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions at NULL", name, n_dims);
+    if (n_dims > 0 && dims == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions, but dims is NULL", name, n_dims);
     for (int i = 0; i < n_dims; i++)
         if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
             return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
@@ -153,7 +153,7 @@ static lks_status check_initial(const char *name, lks_type type, lks_initializer
         return lksi_error(LKS_ERR_ARGUMENT, "'%s': its initial value must be finite in %s, not %g", name,
                           lks_type_name(type), initial.scale);
     }
-    return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no kind of initial values", name, (int)initial.kind);
+    return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is not a kind of initial values", name, (int)initial.kind);
 }
 
 static lks_status check_momentum(const char *name, double momentum) {

@@ -19,7 +19,8 @@ lks_node *lks_dropout(lks_node *x, double probability) {
         return lksi_graph_refuse(
             &x, 1,
             lksi_error(LKS_ERR_SHAPE,
-                       "dropout takes a tensor (N,...), N the batch, not %s: what it draws goes by sample", shape));
+                       "dropout takes a tensor (N,...), N the batch, not %s: its random draws depend on the sample",
+                       shape));
     }
     if (probability == 0) return x;
     lksi_attributes attributes = {.probability = probability, .stream = next_stream(graph)};

@@ -137,7 +137,7 @@ static lks_status tell(lks_program *program, int index) {
     uint64_t n_errors = lksi_n_errors();
     lks_status status = program->on_gradient(program->on_gradient_context, index);
     if (status == LKS_OK) return LKS_OK;
-    return lksi_error_of_user(status, n_errors, "the callback of lks_on_gradient, told of '%s',",
+    return lksi_error_of_user(status, n_errors, "the callback of lks_on_gradient, called for '%s',",
                               program->store->slots[index].node->name);
 }
 
@@ -226,11 +226,11 @@ static lks_status tell_ranks(const lks_program *program, lks_status status) {
 
 static lks_status check_inputs(const lks_program *program) {
     if (program->has_host_steps && program->ranks.sum == NULL)
-        return lksi_error(LKS_ERR_STATE, "the program has a synchronised batch norm, but was not given its ranks: "
+        return lksi_error(LKS_ERR_STATE, "a program with synchronised batch norm needs its ranks: call "
                                          "lks_program_synchronise");
     if (program->draws && !program->has_random)
-        return lksi_error(LKS_ERR_STATE, "the program has a dropout, but was not told what its draws go by: "
-                                         "lks_program_set_random, before each forward pass");
+        return lksi_error(LKS_ERR_STATE, "a training program with dropout needs a key for its random draws: "
+                                         "call lks_program_set_random before each forward pass");
     for (int i = 0; i < program->n_inputs; i++)
         if (program->memory[program->inputs[i].value] == NULL)
             return lksi_error(LKS_ERR_STATE, "input '%s' has no data", program->inputs[i].node->name);
@@ -313,8 +313,7 @@ static lks_status backward(lks_program *program, double factor) {
         return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
     if (!program->has_run_forward) return lksi_error(LKS_ERR_STATE, "backward without a forward before it");
     if (program->n_swaps != program->store->n_swaps)
-        return lksi_error(LKS_ERR_STATE,
-                          "backward after a step that came behind its forward pass, of other parameters");
+        return lksi_error(LKS_ERR_STATE, "backward: a step has changed the parameters since the forward pass");
     LKS_TRY(check_inputs(program));
     forget_mirrors(program);
     program->has_run_forward = false; /* the backward pass overwrites results of the forward pass */

@@ -248,7 +248,7 @@ static lks_status move(const lks_store *store, const lksi_slot *slot, place from
 static lks_status check_index(const char *call, const lks_store *store, int index) {
     LKS_TRY(lksi_check_given(call, "store", store));
     if (index >= 0 && index < store->n_slots) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "parameter %d of a store of %d", index, store->n_slots);
+    return lksi_error(LKS_ERR_ARGUMENT, "there is no parameter %d in a store of %d", index, store->n_slots);
 }
 
 lks_status lksi_store_settle(const lks_store *store, int index) {

@@ -33,7 +33,7 @@ static lks_status infer_transpose(const lksi_inference *q) {
         bool is_axis = order[i] >= 0 && order[i] < x->n_dims;
         if (!is_axis || (seen >> order[i] & 1) != 0)
             return lksi_error(LKS_ERR_ARGUMENT, "transpose: axis %lld, number %d of the order, is %s",
-                              (long long)order[i], i, is_axis ? "there twice" : "not one of the tensor's");
+                              (long long)order[i], i, is_axis ? "listed twice" : "not one of the tensor's");
         seen |= INT64_C(1) << order[i];
         q->outputs[0].dims[i] = x->dims[order[i]];
     }

@@ -14,7 +14,7 @@ lks_status lksi_infer_elementwise(const lksi_inference *q) {
     bool is_bound = q->op == LKSI_OP_AT_LEAST || q->op == LKSI_OP_AT_LEAST_GRAD;
     bool is_no_bound = is_bound && number == -INFINITY;
     if (!isfinite(number) && !is_no_bound)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s by %g, which is no finite number in %s", lksi_op_name(q->op), a->number,
+        return lksi_error(LKS_ERR_ARGUMENT, "%s by %g, which is not finite in %s", lksi_op_name(q->op), a->number,
                           lks_type_name(q->inputs[0].type));
     if (q->op == LKSI_OP_SCALE && q->n_inputs == 2 && q->inputs[1].n_dims != 0)
         return lksi_misfit(q, "a tensor and a scalar");

@@ -12,7 +12,8 @@ static lks_status infer_forward(const lksi_inference *q) {
     }
     if (!fits) return lksi_misfit(q, "x (N,C,...), weight, bias, running mean and variance (C)");
     if (!(q->attributes->epsilon >= 0) || !isfinite(q->attributes->epsilon))
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: its epsilon is %g", lksi_op_name(q->op), q->attributes->epsilon);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: its epsilon must be finite and at least 0, not %g",
+                          lksi_op_name(q->op), q->attributes->epsilon);
     q->outputs[0] = *x;
     if (q->op != LKSI_OP_BATCH_NORM_INFERENCE) q->outputs[1] = q->outputs[2] = q->inputs[1];
     if (q->op == LKSI_OP_BATCH_NORM_BY_SUMS) q->outputs[3] = q->inputs[1];

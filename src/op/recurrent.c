@@ -65,8 +65,8 @@ static lks_status check_states(const lksi_op_instance *at, int n_states) {
     for (int i = 1; i <= n_states; i++)
         if (at->output_gradients[i] != LKSI_NO_VALUE)
             return lksi_error(LKS_ERR_UNSUPPORTED,
-                              "the loss depends on the state that %s ends with, which has no gradient: use the last "
-                              "step of its y",
+                              "the loss depends on the final state of %s, which has no gradient: use the last step of "
+                              "y instead",
                               lksi_op_name(at->op));
     return LKS_OK;
 }
