@@ -3,14 +3,14 @@
  * on sgemm is faster. The layout of the operands matters more. Measured with AVX2 (one core with a peak of 101 GFLOP/s;
  * AVX-512: docs/decisions/0002):
  *
- * - Rows whose distance is a multiple of 512 bytes share few sets of the L1 cache, and sgemm reads a column of rows at
- * a time to pack them. dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
+ * - Rows whose distance is a multiple of 512 bytes share few sets of the L1 cache, and sgemm reads a column of rows
+ *   at a time to pack them. dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
  * - sgemm computes whole vectors of the result's columns. y^T = W x^T has the batch there, usually a multiple of 8, and
  *   packs the small operand. 32 x 1024 times 256 ran at 70 GFLOP/s as y = x W^T, at 91 as y^T, and 64 x 784 times 50 at
  *   75 and 89. Transposing y, with the bias in the same pass, costs 1 to 4 us. From about 100 rows on y^T is slower:
  *   2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73.
  * - Copying thousands of long rows at once goes through the last cache. dW of 4096 x 512 by 4096 x 128 ran at 63
- * GFLOP/s without a copy, at 71 copied at once, at 83 copied in chunks of 256 rows, which stay in the second cache.
+ *   GFLOP/s without a copy, at 71 copied at once, at 83 copied in chunks of 256 rows, which stay in the second one.
  *
  * A row of y and of dx must have the same bits in a batch of any size. Otherwise later layers that compute small
  * differences could tell batches apart. With AVX-512 sgemm and the primitive add term after term, sgemm up to 384 in
