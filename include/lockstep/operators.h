@@ -207,6 +207,58 @@ LKS_API lks_node *lks_mse(lks_node *a, lks_node *b); /* mean of (a - b)^2; same 
  * Shapes:     x and targets have the same shape. */
 LKS_API lks_node *lks_bce_with_logits(lks_node *x, lks_node *targets);
 
+/* --- operators of your own, as torch.autograd.Function --- */
+
+enum { LKS_MAX_CUSTOM_INPUTS = 6 };
+
+/* A tensor of a custom operator: `count` elements, row-major, in the host's memory. */
+typedef struct lks_tensor_view {
+    lks_type type; /* a floating tensor has the device's precision, LKS_F32 or LKS_F64 */
+    int n_dims;
+    const int64_t *dims; /* the batch has its value */
+    int64_t count;
+    void *data;
+} lks_tensor_view;
+
+/* One call of a custom operator. */
+typedef struct lks_custom_call {
+    void *context; /* of the options */
+    int is_training;
+    int n_inputs;
+    const lks_tensor_view *inputs; /* read only */
+    lks_tensor_view output;        /* y. forward writes every element. backward reads it. */
+    /* backward only: */
+    const void *output_gradient; /* dy, the loss's gradient with respect to y, in y's shape and type */
+    /* dx of each input, in its shape and type. backward writes every element. NULL: it is not needed. */
+    void *const *gradients;
+} lks_custom_call;
+
+/* Returns LKS_OK, or a status that ends the run, which returns it. If no library call in the function has set an error
+ * text, the text names the operator. */
+typedef lks_status (*lks_custom_function)(const lks_custom_call *call);
+
+typedef struct lks_custom_options {
+    const char *name; /* in error texts and lks_program_describe; copied; required */
+    /* The result's dimensions: LKS_BATCH may be the first one. Its type is the device's precision. */
+    int n_dims;
+    const int64_t *dims;          /* copied */
+    lks_custom_function forward;  /* y from the inputs; required */
+    lks_custom_function backward; /* dx from the inputs, y and dy. NULL: a loss may not depend on the result. */
+    void *context;                /* for the functions; must outlive the graph's programs */
+} lks_custom_options;
+
+/* An operator that the caller's functions compute.
+ *
+ * The functions must give the same result for the same inputs, on every rank, if the promises of docs/determinism.md
+ * are to hold. They see this rank's part of the batch only: a grain, a micro-batch, a chunk of an evaluation.
+ * On a GPU the tensors are copied to the host and back in every run, and a step is not recorded as a CUDA graph.
+ * Threads:    the functions run inside lks_program_forward and lks_program_backward, on their thread. Ranks that are
+ *             threads of one process run them at the same time.
+ * Errors:     LKS_ERR_ARGUMENT: no name, no `forward`, or a number of inputs outside 1..LKS_MAX_CUSTOM_INPUTS.
+ *             LKS_ERR_UNSUPPORTED, of lks_store_create and lks_program_create: a gradient is needed, and `backward` is
+ *             NULL. */
+LKS_API lks_node *lks_custom(lks_node *const *inputs, int n_inputs, const lks_custom_options *options);
+
 #ifdef __cplusplus
 }
 #endif

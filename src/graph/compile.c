@@ -146,11 +146,11 @@ static lks_status append_final_reorders(compiler *c, const lksi_ir_node *node, c
     return LKS_OK;
 }
 
-/* ALL_REDUCE is a host step. The device lowers all other operators. */
+/* graph/ lowers host steps. The device lowers all other operators. */
 static lks_status lower(const compiler *c, const lksi_lowering *lowering, lksi_kernel *kernel) {
     const lks_device *device = c->ir.graph->device;
-    if (lowering->op != LKSI_OP_ALL_REDUCE) return device->ops->lower(device, lowering, kernel);
-    lksi_lower_all_reduce(c->program, lowering, kernel);
+    if (!lksi_is_host_step(lowering->op)) return device->ops->lower(device, lowering, kernel);
+    lksi_lower_host_step(c->program, lowering, kernel);
     return LKS_OK;
 }
 
@@ -218,10 +218,11 @@ static void stay(compiler *c, lksi_value value, int step) {
     if (c->ir.values[value].role == LKSI_TEMPORARY) touch(&c->intervals[value], step);
 }
 
-/* Whether the step writes a gradient, and no other step uses its outputs. */
+/* Whether the step writes a gradient, no other step uses its outputs, and the device runs it. */
 static bool is_leaf(const compiler *c, size_t s) {
     const lksi_step *step = &c->program->steps[s];
     bool has_gradient = false;
+    if (lksi_is_host_step(step->kernel.lowering.op)) return false;
     for (int i = 0; i < step->kernel.lowering.n_outputs; i++) {
         const lksi_interval *used = &c->intervals[step->outputs[i]];
         if (used->first != (int)s || used->last != (int)s) return false;

@@ -20,6 +20,7 @@ lks_graph *lks_graph_create(lks_device *device) {
 void lks_graph_destroy(lks_graph *graph) {
     if (graph == NULL) return;
     for (size_t i = 0; i < graph->n_nodes; i++) {
+        lksi_custom_destroy(graph->nodes[i]->custom);
         lksi_free(graph->nodes[i]->name);
         lksi_free(graph->nodes[i]);
     }
@@ -94,29 +95,32 @@ static lks_node *append(lks_graph *graph, const lks_node *filled) {
     return node;
 }
 
-/* Names become keys of safetensors files. A file with a name that is rejected here could not be read back. */
-static lks_status check_name(const char *name) {
-    if (name == NULL || name[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "an input or parameter has no name");
-    if (strcmp(name, "__metadata__") == 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "no input or parameter can be named '%s': safetensors files need that name",
-                          name);
+lks_status lksi_check_name(const char *name, const char *what) {
+    if (name == NULL || name[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "%s has no name", what);
     for (size_t i = 0; name[i] != '\0'; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f) /* not echoed in the error text: terminals interpret it */
-            return lksi_error(LKS_ERR_ARGUMENT, "the name of an input or parameter has a control character (%d) at %zu",
-                              name[i], i);
+            return lksi_error(LKS_ERR_ARGUMENT, "the name of %s has a control character (%d) at %zu", what, name[i], i);
     for (size_t i = 0, end = strlen(name), nbytes; i < end; i += nbytes) {
         nbytes = lksi_utf8_nbytes(name + i, end - i);
         if (nbytes == 0)
-            return lksi_error(LKS_ERR_ARGUMENT,
-                              "the name of an input or parameter has byte 0x%02x at %zu, which is not valid UTF-8",
+            return lksi_error(LKS_ERR_ARGUMENT, "the name of %s has byte 0x%02x at %zu, which is not valid UTF-8", what,
                               (unsigned char)name[i], i);
     }
     return LKS_OK;
 }
 
+/* Names become keys in files, and no file could be read back that has one of these. */
+static lks_status check_leaf_name(const char *name) {
+    LKS_TRY(lksi_check_name(name, "an input or parameter"));
+    if (strcmp(name, "__metadata__") == 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "no input or parameter can be named '%s': safetensors files need that name",
+                          name);
+    return LKS_OK;
+}
+
 static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims,
                              bool may_have_batch) {
-    LKS_TRY(check_name(name));
+    LKS_TRY(check_leaf_name(name));
     for (size_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i]->name != NULL && strcmp(graph->nodes[i]->name, name) == 0)
             return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);

@@ -7,6 +7,8 @@
 
 /* --- the graph as the user builds it --- */
 
+typedef struct lksi_custom lksi_custom;
+
 struct lks_node {
     lks_graph *graph;
     int id; /* index in the graph; inputs have smaller ids than their users */
@@ -18,7 +20,8 @@ struct lks_node {
     lksi_tensor outputs[LKSI_MAX_OUTPUTS];
     int n_outputs;
     lks_initializer initial;
-    double momentum; /* buffers */
+    double momentum;     /* buffers */
+    lksi_custom *custom; /* custom operators: the node owns it */
 };
 
 struct lks_graph {
@@ -39,6 +42,14 @@ lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_
  * error text must begin with the operator's name. The names of the inputs, or of the layers that they come from, are
  * inserted after it, as in "add of 'conv7' and 'conv6' takes ...". */
 lks_node *lksi_graph_refuse(lks_node *const *inputs, int n_inputs, lks_status status);
+
+/* LKS_ERR_ARGUMENT if the name is empty or cannot be printed. The text says that `what` has it. */
+lks_status lksi_check_name(const char *name, const char *what);
+
+/* Accepts NULL. */
+void lksi_custom_destroy(lksi_custom *custom);
+/* LKS_ERR_UNSUPPORTED if a custom operator has no backward function. */
+lks_status lksi_custom_check_backward(const lks_graph *graph, const lksi_attributes *attributes);
 
 /* The leaf with the key of dropout's random draws. It is created on first use. */
 lks_node *lksi_graph_random(lks_graph *graph);

@@ -1,4 +1,5 @@
-/* Host steps: operators that no device computes, because they communicate with other ranks. */
+/* Host steps: operators that no device computes, because they communicate with other ranks or call functions of the
+ * user (custom.c). */
 #include "base/signals.h"
 #include "graph/program_internal.h"
 
@@ -31,8 +32,17 @@ static lks_status all_reduce(const lksi_kernel *kernel, void *const *in, void *c
     return status;
 }
 
-void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel) {
+static void lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel) {
     *kernel = (lksi_kernel){.name = "host:all_reduce", .run = all_reduce, .lowering = *lowering, .state = program};
+    program->needs_ranks = true;
+}
+
+bool lksi_is_host_step(lksi_op op) {
+    return op == LKSI_OP_ALL_REDUCE || op == LKSI_OP_CUSTOM || op == LKSI_OP_CUSTOM_GRAD;
+}
+
+void lksi_lower_host_step(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel) {
+    (lowering->op == LKSI_OP_ALL_REDUCE ? lower_all_reduce : lksi_lower_custom)(program, lowering, kernel);
     lksi_lowering_make_row_major(&kernel->lowering);
     program->has_host_steps = true;
 }

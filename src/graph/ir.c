@@ -288,6 +288,7 @@ static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_
         instance.output_gradients[i] = gradients[node->outputs[i]];
     }
     lksi_value input_gradients[LKSI_MAX_INPUTS];
+    if (node->op == LKSI_OP_CUSTOM) LKS_TRY(lksi_custom_check_backward(b->ir->graph, &node->attributes));
     LKS_TRY(lksi_op_differentiate(&instance, &b->base, input_gradients));
     for (int i = 0; i < instance.n_inputs; i++)
         if (instance.needs_gradient[i]) LKS_TRY(contribute(b, gradients, instance.inputs[i], input_gradients[i]));

@@ -225,7 +225,7 @@ static lks_status tell_ranks(const lks_program *program, lks_status status) {
 }
 
 static lks_status check_inputs(const lks_program *program) {
-    if (program->has_host_steps && program->ranks.sum == NULL)
+    if (program->needs_ranks && program->ranks.sum == NULL)
         return lksi_error(LKS_ERR_STATE, "a program with synchronised batch norm needs its ranks: call "
                                          "lks_program_synchronise");
     if (program->draws && !program->has_random)

@@ -86,12 +86,16 @@ struct lks_program {
     lksi_scalars *scalars;
     bool draws, has_random; /* the program draws dropout masks; lks_program_set_random was called */
     bool has_run_forward, has_run_backward, is_timed;
-    lksi_program_ranks ranks; /* for the host steps; sum is NULL until they are set */
-    bool has_host_steps, is_absent;
+    lksi_program_ranks ranks;         /* for the host steps; sum is NULL until they are set */
+    bool has_host_steps, needs_ranks; /* needs_ranks: some host steps sum over the ranks */
+    bool is_absent;
 };
 
-/* Lowers ALL_REDUCE to a host step. */
-void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
+/* Whether the operator is a host step, which graph/ runs itself. */
+bool lksi_is_host_step(lksi_op op);
+void lksi_lower_host_step(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
+/* Lowers CUSTOM and CUSTOM_GRAD. */
+void lksi_lower_custom(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
 
 /* Points the values in the store to the current flat arrays. */
 void lksi_program_bind_stored(lks_program *program);

@@ -179,6 +179,13 @@
  * provides. */
 #define LKSI_OP_COLLECTIVES(X) X(ALL_REDUCE, "all_reduce", 1, 1, 1, collective) /* y = the sum of all ranks' x */
 
+/* The user's own (lks_custom): graph/ calls the functions of the graph's node [begin] on the host. Bit i of [axes]: the
+ * gradient of input i is needed. [stream]: a hash of the name, for ranks to compare. */
+#define LKSI_OP_CUSTOMS(X)                                                                                             \
+    X(CUSTOM, "custom", 1, 6, 1, custom)           /* given: y */                                                      \
+    X(CUSTOM_GRAD, "custom_grad", 3, 8, 6, custom) /* (x..., y, dy): dx of each input; u8 scalars where none is        \
+                                                    * needed */
+
 #define LKSI_OP_TABLE(X)                                                                                               \
     LKSI_OP_LEAVES(X)                                                                                                  \
     LKSI_OP_ARRANGEMENTS(X)                                                                                            \
@@ -196,6 +203,7 @@
     LKSI_OP_EMBEDDINGS(X)                                                                                              \
     LKSI_OP_RECURRENTS(X)                                                                                              \
     LKSI_OP_LOSSES(X)                                                                                                  \
-    LKSI_OP_COLLECTIVES(X)
+    LKSI_OP_COLLECTIVES(X)                                                                                             \
+    LKSI_OP_CUSTOMS(X)
 
 #endif

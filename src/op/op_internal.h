@@ -31,7 +31,8 @@ typedef struct lksi_inference {
     X(embedding)                                                                                                       \
     X(recurrent)                                                                                                       \
     X(loss)                                                                                                            \
-    X(collective)
+    X(collective)                                                                                                      \
+    X(custom)
 #define LKSI_FAMILY_DECLARE(family)                                                                                    \
     lks_status lksi_infer_##family(const lksi_inference *q);                                                           \
     lks_status lksi_differentiate_##family(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients);

@@ -106,7 +106,7 @@ done
 run "$examples/fake_world"
 check "fake_world: processes have memory of their own, threads share theirs" \
   eval 'status_is 0 && out_has "^4 processes .* what 0 of them" && out_has "^4 threads .* what 4 of them"'
-for program in ping_pong fake_world own_loop own_data_parallel regression replicas; do
+for program in ping_pong fake_world own_loop own_operator own_data_parallel regression replicas; do
   run "$examples/$program" --loud
   check "$program names an unknown argument" eval "status_is 2 && err_has \"'--loud'\""
 done

@@ -96,6 +96,11 @@ run "$lockstep" run -n 2 "$build/examples/regression"
 check "regression learns a function of real numbers" \
   below "$(sed -n 's/^epoch 10: off by \([0-9.]*\) (rms)$/\1/p' "$work/out")" 0.05
 
+run "$lockstep" run -n 2 "$build/examples/own_operator"
+line() { sed -nE "s/^$1: y = ([0-9.]+) x .*/\\1/p" "$work/out"; }
+check "own_operator: outliers move the line of the squared errors" at_least "$(line 'mean squared error')" 4
+check "own_operator: and not that of the Huber loss, a custom operator" near "$(line 'huber loss')" 3 0.05
+
 # --- mistakes ---
 run "$lockstep" run -n 2 "$mnist" --data "$work/nowhere"
 check "a missing directory is named" refused 1 "$work/nowhere"
