@@ -1,3 +1,4 @@
+/* Positions, layouts and geometry of convolutions. */
 #include "device/convolution.h"
 
 lksi_conv_places lksi_conv_places_of(const lksi_lowering *l) {

@@ -1,4 +1,4 @@
-/* GPUs: the module that runs them is loaded when one is first asked for. */
+/* Creates GPU devices. The module that runs them is loaded on first use. */
 #include "device/device_internal.h"
 
 #include "base/module.h"
@@ -23,6 +23,7 @@ static const lksi_cuda_host host = {
     .hash64 = lksi_hash64,
 };
 
+/* Protects `loaded`. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static const lksi_cuda_module *loaded;
 
@@ -43,7 +44,7 @@ lks_status lksi_cuda_load(const lksi_cuda_module **module) {
     lksi_module m = {
         .name = LKSI_CUDA_MODULE_NAME, .variable = LKSI_CUDA_MODULE_VARIABLE, .version = LKSI_CUDA_MODULE_VERSION};
     pthread_mutex_lock(&mutex);
-    lks_status status = loaded != NULL ? LKS_OK : load(&m); /* never closed: CUDA does not take that */
+    lks_status status = loaded != NULL ? LKS_OK : load(&m); /* never closed, because CUDA does not support unloading */
     *module = loaded;
     pthread_mutex_unlock(&mutex);
     return status;
@@ -53,7 +54,7 @@ bool lksi_cuda_is_meant(const char *name) {
     return strncmp(name, "cuda", 4) == 0 && (name[4] == '\0' || name[4] == ':');
 }
 
-/* The number behind the colon; without one, that of the local rank. */
+/* The GPU number after the colon. Without one, the number of the local rank. */
 static lks_status find_index(const lksi_cuda_module *module, const lks_device_options *options, int *index) {
     int64_t number;
     const char *name = options->name;

@@ -1,4 +1,4 @@
-/* Creating devices. The devices themselves live in rooms below this one, so they are declared here, not included. */
+/* Creates devices. The devices are in rooms that this room must not include, so their tables are declared here. */
 #include "device/device_internal.h"
 
 #include <string.h>

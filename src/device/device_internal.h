@@ -1,14 +1,14 @@
-/* What the files of device/ share. */
+/* Declarations that the files of device/ share. */
 #ifndef LKSI_DEVICE_INTERNAL_H
 #define LKSI_DEVICE_INTERNAL_H
 
 #include "device/device.h"
 
-/* --- GPUs (cuda.c), by the module lockstep-cuda --- */
+/* --- GPUs (cuda.c), run by the module lockstep-cuda --- */
 
-/* "cuda" or "cuda:<number>" */
+/* Whether `name` is "cuda" or "cuda:<number>". */
 bool lksi_cuda_is_meant(const char *name);
 lks_status lksi_cuda_device_create(lks_device **device, const lks_device_options *options);
-void lksi_cuda_device_destroy(lks_device *device); /* what the module has of it */
+void lksi_cuda_device_destroy(lks_device *device); /* destroys the module's part of it */
 
 #endif

@@ -1,3 +1,4 @@
+/* The error texts of faults that kernels of devices with their own memory find. */
 #include "device/device.h"
 
 lks_status lksi_fault_error(lks_status status, const char *whose, const lksi_fault *fault) {

@@ -1,4 +1,4 @@
-/* Layouts that every device knows. */
+/* Helpers for layouts, for all devices. */
 #include "device/device.h"
 
 void lksi_lowering_make_row_major(lksi_lowering *lowering) {

@@ -1,10 +1,11 @@
-/* From the intermediate form to a program: drop what nothing needs, offer epilogues, lower, place in memory. */
+/* Compiles the intermediate representation to a program: removes unused nodes, offers epilogues to the device, lowers
+ * the nodes, and places values in memory. */
 #include "graph/program_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
-/* One value's elements in another layout. */
+/* A copy of a value in another layout. */
 typedef struct layout_copy {
     lksi_value of;
     uint64_t layout_id;
@@ -13,7 +14,7 @@ typedef struct layout_copy {
 
 typedef struct compiler {
     lksi_ir ir;
-    int *n_users; /* per value (root): nodes that read it, one more for what the user reads */
+    int *n_users; /* per root value: number of nodes that read it, plus one if the user reads it */
     lksi_interval *intervals;
     lks_program *program;
     size_t step_capacity;
@@ -33,7 +34,7 @@ static void count_users(compiler *c) {
     }
 }
 
-/* Backwards, so that what only unused nodes read becomes unused too. */
+/* Runs backwards, so that values that only unused nodes read become unused, too. */
 static void remove_unused(compiler *c) {
     for (size_t i = c->ir.n_nodes; i-- > 0;) {
         lksi_ir_node *node = &c->ir.nodes[i];
@@ -49,7 +50,7 @@ static void remove_unused(compiler *c) {
     }
 }
 
-/* An alias is seen as row-major: what it stands for is reordered into that if need be. */
+/* An alias counts as row-major: its root is reordered to row-major if necessary. */
 static lksi_layout layout_of(const compiler *c, lksi_value value) {
     return lksi_ir_root(&c->ir, value) == value ? c->ir.values[value].layout : (lksi_layout){0};
 }
@@ -93,7 +94,7 @@ static lks_status add_placed_value(compiler *c, const lksi_tensor *tensor, lksi_
     return LKS_OK;
 }
 
-/* A value that holds `value`'s elements in `layout`: itself, or a copy that is made once. */
+/* Sets *result to a value with the elements of `value` in `layout`: `value` itself, or a copy that is made once. */
 static lks_status in_layout(compiler *c, lksi_value value, lksi_layout layout, lksi_value *result) {
     if (layout_of(c, value).id == layout.id && lksi_ir_root(&c->ir, value) == value) {
         *result = value;
@@ -104,7 +105,7 @@ static lks_status in_layout(compiler *c, lksi_value value, lksi_layout layout, l
             *result = c->copies[i].copy;
             return LKS_OK;
         }
-    lksi_tensor tensor = c->ir.values[value].tensor; /* a copy: the array may move */
+    lksi_tensor tensor = c->ir.values[value].tensor; /* copied, because the array may move */
     lksi_value from = value;
     if (lksi_ir_root(&c->ir, value) != value)
         LKS_TRY(in_layout(c, lksi_ir_root(&c->ir, value), (lksi_layout){0}, &from));
@@ -118,7 +119,8 @@ static lks_status in_layout(compiler *c, lksi_value value, lksi_layout layout, l
     return LKS_OK;
 }
 
-/* Reorders before the kernel where it reads other layouts than there are; the step owns the kernel afterwards. */
+/* Appends the kernel, with reorders before it for inputs in other layouts than it reads. On success the step owns the
+ * kernel. */
 static lks_status append_kernel(compiler *c, const lksi_ir_node *node, lksi_step *step) {
     const lksi_lowering *answer = &step->kernel.lowering;
     for (int i = 0; i < node->n_inputs; i++)
@@ -134,7 +136,7 @@ static lks_status append_kernel(compiler *c, const lksi_ir_node *node, lksi_step
     return append_step(c, step);
 }
 
-/* And after it, where a parameter's gradient is kept in another layout than the kernel writes. */
+/* Appends reorders after the kernel for parameter gradients that are stored in another layout than it writes. */
 static lks_status append_final_reorders(compiler *c, const lksi_ir_node *node, const lksi_step *step) {
     for (int i = 0; i < node->n_outputs; i++)
         if (step->outputs[i] != node->outputs[i])
@@ -144,7 +146,7 @@ static lks_status append_final_reorders(compiler *c, const lksi_ir_node *node, c
     return LKS_OK;
 }
 
-/* Not every operator is a device's. */
+/* graph/ lowers host steps. The device lowers all other operators. */
 static lks_status lower(const compiler *c, const lksi_lowering *lowering, lksi_kernel *kernel) {
     const lks_device *device = c->ir.graph->device;
     if (!lksi_is_host_step(lowering->op)) return device->ops->lower(device, lowering, kernel);
@@ -162,7 +164,7 @@ static void offer(const compiler *c, const lksi_chain *chain, lksi_lowering *low
     if (chain->is_term_read) lowering->outputs[lowering->n_outputs] = lowering->outputs[0];
 }
 
-/* Offers the node's epilogues to the device and lets those it takes write in its place. */
+/* Offers the node's epilogues to the device. The epilogues that it takes are merged into the node. */
 static lks_status lower_node(compiler *c, size_t index) {
     lksi_ir_node *node = &c->ir.nodes[index];
     lksi_chain chain;
@@ -181,13 +183,13 @@ static lks_status lower_node(compiler *c, size_t index) {
     return append_final_reorders(c, node, &step);
 }
 
-/* What the user reads is row-major. */
+/* Adds row-major copies of the values that the user reads. */
 static lks_status make_readable(compiler *c, lksi_binding *bindings, int n_bindings) {
     for (int i = 0; i < n_bindings; i++) LKS_TRY(in_layout(c, bindings[i].value, (lksi_layout){0}, &bindings[i].value));
     return LKS_OK;
 }
 
-/* It is made so before the backward pass, while it is still in the caches. */
+/* The row-major copies are made before the backward pass, while the values are still in the caches. */
 static lks_status finish_forward(compiler *c) {
     LKS_TRY(make_readable(c, c->program->outputs, c->program->n_outputs));
     c->program->n_forward = c->program->n_steps;
@@ -210,12 +212,13 @@ static void touch(lksi_interval *interval, int step) {
     if (interval->last < step) interval->last = step;
 }
 
-/* Of temporaries: with others, what steps have to do with them is asked for later on. */
+/* Extends the lifetime of a temporary to `step`. The intervals of other values stay exact, because find_firsts and
+ * find_finals read them. */
 static void stay(compiler *c, lksi_value value, int step) {
     if (c->ir.values[value].role == LKSI_TEMPORARY) touch(&c->intervals[value], step);
 }
 
-/* Whether nobody else has to do with what the step writes, and the device does it. */
+/* Whether the step writes a gradient, no other step uses its outputs, and the device runs it. */
 static bool is_leaf(const compiler *c, size_t s) {
     const lksi_step *step = &c->program->steps[s];
     bool has_gradient = false;
@@ -228,8 +231,9 @@ static bool is_leaf(const compiler *c, size_t s) {
     return has_gradient;
 }
 
-/* Steps of the backward pass that are done beside the others. What they read has to stay until these have waited for
- * them: at the next branch, or the end. */
+/* Marks the steps of the backward pass that run on a branch beside the others. The main stream waits for a branch
+ * when the next branch begins, or at the end of the pass. Until then what the branch reads and writes must stay
+ * allocated. */
 static void find_branches(compiler *c) {
     lks_program *program = c->program;
     int end = (int)program->n_steps;
@@ -245,7 +249,7 @@ static void find_branches(compiler *c) {
     }
 }
 
-/* Lifetimes of the temporaries, in steps. Values that live elsewhere get no bytes. */
+/* Computes the lifetimes of the temporaries, in steps. Values outside the arena get no bytes. */
 static void find_lifetimes(compiler *c) {
     lks_program *program = c->program;
     for (size_t v = 0; v < c->ir.n_values; v++) c->intervals[v] = (lksi_interval){.first = INT32_MAX, .last = -1};
@@ -254,7 +258,7 @@ static void find_lifetimes(compiler *c) {
         for (int i = 0; i < step->kernel.lowering.n_inputs; i++) touch(&c->intervals[step->inputs[i]], (int)s);
         for (int i = 0; i < step->kernel.lowering.n_outputs; i++) touch(&c->intervals[step->outputs[i]], (int)s);
     }
-    for (int i = 0; i < program->n_outputs; i++) /* readable until the next forward */
+    for (int i = 0; i < program->n_outputs; i++) /* they can be read until the next forward */
         touch(&c->intervals[program->outputs[i].value], (int)program->n_steps);
     for (int i = 0; i < program->n_input_gradients; i++)
         stay(c, program->input_gradients[i].value, (int)program->n_steps);
@@ -266,7 +270,8 @@ static void find_lifetimes(compiler *c) {
 
 static size_t aligned(size_t offset) { return (offset + 255) / 256 * 256; }
 
-/* Of the steps that run one after the other: one area for all of them. */
+/* The largest scratch size of the steps on the branch, or of the others. Steps of one kind run one after the other and
+ * share one area. */
 static size_t most_scratch(const lks_program *program, bool is_branch) {
     size_t most = 0;
     for (size_t s = 0; s < program->n_steps; s++)
@@ -294,7 +299,7 @@ static lks_status place(compiler *c) {
     return lksi_device_alloc(device, program->arena_nbytes, (void **)&program->arena);
 }
 
-/* The tensor that a parameter or its gradient is of; negative: none. */
+/* The store's index of the parameter that `value` is, or is the gradient of. Negative: not in the store. */
 static int slot_of(const compiler *c, const lksi_ir_value *value) {
     return lks_store_find(c->program->store, c->ir.graph->nodes[value->index]->name);
 }
@@ -303,7 +308,7 @@ static bool is_stored(const lksi_ir_value *value) {
     return value->role == LKSI_PARAMETER || value->role == LKSI_GRADIENT;
 }
 
-/* Where parameters and their gradients are kept, and how. */
+/* Sets the layouts of parameters and gradients to those of the store. */
 static lks_status find_storage(compiler *c) {
     const lks_store *store = c->program->store;
     for (size_t v = 0; v < c->ir.n_values; v++) {
@@ -334,7 +339,7 @@ static lks_status find_stored(compiler *c) {
     return LKS_OK;
 }
 
-/* Room for inputs, where kernels cannot read what the host gives. */
+/* Allocates device memory for the inputs, if kernels cannot read host memory. */
 static lks_status place_inputs(compiler *c) {
     lks_program *program = c->program;
     const lks_device *device = program->store->graph->device;
@@ -382,6 +387,7 @@ static int by_step(const void *a, const void *b) {
     return (x->index > y->index) - (x->index < y->index);
 }
 
+/* Finds the first step of the forward pass that touches each tensor of the store, for lksi_store_settle. */
 static lks_status find_firsts(compiler *c) {
     lks_program *program = c->program;
     size_t n_slots = (size_t)program->store->n_slots;
@@ -400,8 +406,9 @@ static lks_status find_firsts(compiler *c) {
     return LKS_OK;
 }
 
-/* After which step each gradient is final: the last that writes its memory, or reads it. Who is told may change it in
- * place, and other gradients are made of it: of `tanh(p) + q`, p's of q's. */
+/* Finds the step after which each gradient is final: the last step that writes or reads its memory. Reads count,
+ * because a callback may change a gradient in place while other gradients are still computed from it: in `tanh(p) + q`,
+ * that of p from that of q. */
 static lks_status find_finals(compiler *c) {
     lks_program *program = c->program;
     program->finals = lksi_alloc_array((size_t)program->store->n_slots, sizeof *program->finals);
@@ -410,14 +417,14 @@ static lks_status find_finals(compiler *c) {
         const lksi_ir_value *value = &c->ir.values[v];
         if (value->role != LKSI_GRADIENT) continue;
         size_t last = (size_t)c->intervals[v].last;                          /* steps read no aliases */
-        size_t told = last < program->n_forward ? program->n_forward : last; /* backward tells */
+        size_t told = last < program->n_forward ? program->n_forward : last; /* callbacks run in backward */
         program->finals[program->n_finals++] = (lksi_touch){told, slot_of(c, value)};
     }
     qsort(program->finals, program->n_finals, sizeof *program->finals, by_step);
     return LKS_OK;
 }
 
-/* Steps of which somebody may take the factors instead. */
+/* Finds the steps whose factors may be taken instead of their product. */
 static void find_products(compiler *c) {
     for (size_t s = 0; s < c->program->n_steps; s++) {
         lksi_step *step = &c->program->steps[s];
@@ -429,7 +436,7 @@ static void find_products(compiler *c) {
     }
 }
 
-/* What no step writes. */
+/* Lists the parameters whose gradient no step writes. */
 static lks_status find_untrained(compiler *c) {
     lks_program *program = c->program;
     const lks_store *store = program->store;
@@ -444,7 +451,8 @@ static lks_status find_untrained(compiler *c) {
     return lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
 }
 
-/* `outputs` has room for the store's buffers, too: training moves them whether the loss depends on them or not. */
+/* `outputs` has room for the store's buffers, too: a training step updates every buffer, even if the loss does not
+ * depend on it. */
 static lks_status build_ir(compiler *c, const lks_program_options *options, lks_node **outputs, int n_outputs) {
     lks_program *program = c->program;
     int n_needed = n_outputs;
@@ -494,16 +502,16 @@ static lks_status check_output(const lks_store *store, const lks_node *node, con
 static lks_status check_differentiated(const lks_store *store, const lks_program_options *options) {
     if (options->n_differentiated < 0 || (options->n_differentiated > 0 && options->differentiated == NULL))
         return lksi_error(LKS_ERR_ARGUMENT, "a program with %d differentiated inputs%s", options->n_differentiated,
-                          options->n_differentiated > 0 ? " at NULL" : "");
+                          options->n_differentiated > 0 ? ", but differentiated is NULL" : "");
     if (options->n_differentiated > 0 && !options->is_training)
-        return lksi_error(LKS_ERR_ARGUMENT, "gradients of inputs are those of a training program");
+        return lksi_error(LKS_ERR_ARGUMENT, "only a training program can differentiate inputs");
     for (int i = 0; i < options->n_differentiated; i++) {
         char what[48];
         const lks_node *node = options->differentiated[i];
         snprintf(what, sizeof what, "differentiated input %d", i);
         LKS_TRY(check_output(store, node, what));
         if (node->op != LKSI_OP_INPUT || node->outputs[0].type != store->graph->device->float_type)
-            return lksi_error(LKS_ERR_ARGUMENT, "%s is no input of a floating type", what);
+            return lksi_error(LKS_ERR_ARGUMENT, "%s is not an input of a floating type", what);
     }
     return LKS_OK;
 }
@@ -522,7 +530,7 @@ static lks_status check_options(const lks_store *store, const lks_program_option
         return lksi_error(LKS_ERR_ARGUMENT, "the loss has %d dimensions; it must be a scalar",
                           options->loss->outputs[0].n_dims);
     if (options->n_outputs > 0 && options->outputs == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs at NULL", options->n_outputs);
+        return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs, but outputs is NULL", options->n_outputs);
     if (options->loss != NULL) LKS_TRY(check_output(store, options->loss, "the loss"));
     for (int i = 0; i < options->n_outputs; i++) {
         char what[32];

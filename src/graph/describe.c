@@ -1,4 +1,4 @@
-/* Nodes in words, for ranks that built different models and are to see where. */
+/* Describes nodes as text, so that ranks that built different models can find the first difference. */
 #include "graph/graph_internal.h"
 
 #include <inttypes.h>

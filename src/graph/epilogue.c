@@ -1,5 +1,5 @@
-/* Which nodes could run in the kernel of the one before them, as its epilogues: those that map each element by itself,
- * and a sum with another tensor. */
+/* Finds the nodes that can run as epilogues in the kernel of the node before them: element-wise operators, and a sum
+ * with another tensor. */
 #include "graph/program_internal.h"
 
 static bool is_in_chain(const lksi_chain *chain, size_t index) {
@@ -8,8 +8,8 @@ static bool is_in_chain(const lksi_chain *chain, size_t index) {
     return index == chain->begin;
 }
 
-/* Whether node `sum` is the next kernel but for the chain, which does not make `addend`: that is there in time then,
- * and nothing lives longer than it would with a kernel for the sum. */
+/* Whether no kernel runs between the chain and node `sum`, and the chain does not make `addend` itself. Then `addend`
+ * is ready when the chain runs, and no value lives longer than with a separate kernel for the sum. */
 static bool is_next(const lksi_ir *ir, const lksi_chain *chain, size_t sum, lksi_value addend) {
     for (size_t i = chain->begin; i < sum; i++) {
         const lksi_ir_node *node = &ir->nodes[i];
@@ -19,9 +19,9 @@ static bool is_next(const lksi_ir *ir, const lksi_chain *chain, size_t sum, lksi
     return true;
 }
 
-/* Whether node `index` adds another tensor of the same shape to `value`, and could do so in the chain. Where others
- * read `value`, too, the kernel has to write both, which is for training alone: there the backward pass keeps what the
- * kernel reads, elsewhere two results would need room beside it. */
+/* Whether node `index` adds another tensor of the same shape to `value`, and can do so in the chain. If other nodes
+ * read `value`, too, the kernel has to write two results. This is done in training only. There the backward pass keeps
+ * the kernel's inputs alive anyway. In evaluation the two results would need extra memory beside the inputs. */
 static bool is_next_sum(const lksi_ir *ir, const lksi_chain *chain, size_t index, lksi_value value,
                         bool is_read_alone) {
     const lksi_ir_node *node = &ir->nodes[index];
@@ -32,7 +32,7 @@ static bool is_next_sum(const lksi_ir *ir, const lksi_chain *chain, size_t index
     return is_next(ir, chain, index, node->inputs[node->inputs[0] == value]);
 }
 
-/* The node that could follow in the chain, whose last result `value` is; 0: none. */
+/* The next node of the chain, whose last result is `value`. 0: none. */
 static size_t find_next(const lksi_ir *ir, const int *n_users, const lksi_chain *chain, lksi_value value) {
     bool is_read_alone = n_users[value] == 1;
     if (ir->values[value].role != LKSI_TEMPORARY) return 0;

@@ -1,7 +1,7 @@
-/* Fusions that the gradient rules cannot know of, for they see one operator at a time. */
+/* Fusions across operators. Gradient rules see only one operator at a time. */
 #include "graph/program_internal.h"
 
-/* batch_norm_grad of relu_grad: it masks its dy itself. */
+/* Merges a relu_grad into the batch_norm_grad that reads it, which then masks its dy itself. */
 static void fuse_relu_gradient(lksi_ir *ir, int *n_users, size_t index) {
     lksi_ir_node *norm = &ir->nodes[index];
     if (norm->op != LKSI_OP_BATCH_NORM_GRAD || norm->n_inputs != 6 || n_users[norm->inputs[1]] != 1) return;

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Poison after an error that no graph can keep: its text is the thread's, as a model is built by one. */
+/* The poison node for errors without a graph, and the error. The error is per thread: one thread builds a model. */
 static lks_node no_node;
 static _Thread_local lks_status no_node_status;
 static _Thread_local char no_node_error[256];
@@ -51,7 +51,7 @@ lks_status lksi_node_check(const lks_node *node, const char *what) {
     if (node == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s is NULL", what);
     if (node != &no_node) return lksi_graph_check(node->graph);
     if (no_node_status != LKS_OK) return lksi_error(no_node_status, "%s", no_node_error);
-    /* By another thread, or of a graph that is NULL. */
+    /* no_node came from another thread, or was made from a NULL node. */
     return lksi_error(LKS_ERR_ARGUMENT, "%s was made from a node that is NULL", what);
 }
 
@@ -98,13 +98,13 @@ static lks_node *append(lks_graph *graph, const lks_node *filled) {
 lks_status lksi_check_name(const char *name, const char *what) {
     if (name == NULL || name[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "%s has no name", what);
     for (size_t i = 0; name[i] != '\0'; i++)
-        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f) /* and it is not repeated: terminals obey it */
+        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f) /* not echoed in the error text: terminals interpret it */
             return lksi_error(LKS_ERR_ARGUMENT, "the name of %s has a control character (%d) at %zu", what, name[i], i);
     for (size_t i = 0, end = strlen(name), nbytes; i < end; i += nbytes) {
         nbytes = lksi_utf8_nbytes(name + i, end - i);
         if (nbytes == 0)
-            return lksi_error(LKS_ERR_ARGUMENT, "the name of %s has byte 0x%02x at %zu, which does not belong to UTF-8",
-                              what, (unsigned char)name[i], i);
+            return lksi_error(LKS_ERR_ARGUMENT, "the name of %s has byte 0x%02x at %zu, which is not valid UTF-8", what,
+                              (unsigned char)name[i], i);
     }
     return LKS_OK;
 }
@@ -125,13 +125,14 @@ static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type 
         if (graph->nodes[i]->name != NULL && strcmp(graph->nodes[i]->name, name) == 0)
             return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);
     if (lks_type_nbytes(type) == 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no type of elements", name, (int)type);
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is not an element type", name, (int)type);
     if (type == LKS_F16 || type == LKS_BF16)
         return lksi_error(LKS_ERR_UNSUPPORTED, "'%s': no operator reads %s; floating inputs are f32 or f64", name,
                           lks_type_name(type));
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
         return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
-    if (n_dims > 0 && dims == NULL) return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions at NULL", name, n_dims);
+    if (n_dims > 0 && dims == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions, but dims is NULL", name, n_dims);
     for (int i = 0; i < n_dims; i++)
         if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
             return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
@@ -156,7 +157,7 @@ static lks_status check_initial(const char *name, lks_type type, lks_initializer
         return lksi_error(LKS_ERR_ARGUMENT, "'%s': its initial value must be finite in %s, not %g", name,
                           lks_type_name(type), initial.scale);
     }
-    return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no kind of initial values", name, (int)initial.kind);
+    return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is not a kind of initial values", name, (int)initial.kind);
 }
 
 static lks_status check_momentum(const char *name, double momentum) {
@@ -206,11 +207,12 @@ lks_node *lksi_graph_random(lks_graph *graph) {
     return append(graph, &(lks_node){.op = LKSI_OP_RANDOM, .n_outputs = 1, .outputs[0] = {LKS_I64, 1, {3}}});
 }
 
-/* All inputs are there, of one graph, and none is poison; else *answer says what to return instead. */
+/* Whether all inputs are non-NULL nodes of one graph, and none is poison. Otherwise *answer is the node to return. */
 static bool check_inputs(lksi_op op, lks_node *const *inputs, int n_inputs, lks_node **answer) {
     lks_graph *graph = NULL;
     for (int i = 0; i < n_inputs; i++) {
-        if (inputs[i] != NULL && lksi_node_is_poison(inputs[i])) return *answer = inputs[i], false; /* it spreads */
+        if (inputs[i] != NULL && lksi_node_is_poison(inputs[i]))
+            return *answer = inputs[i], false; /* poison in, poison out */
         if (inputs[i] != NULL && graph == NULL) graph = inputs[i]->graph;
     }
     lks_status status = LKS_OK;

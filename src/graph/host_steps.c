@@ -1,10 +1,12 @@
-/* Host steps: what no device computes, because it takes other ranks or the user's functions (custom.c). */
+/* Host steps: operators that no device computes, because they communicate with other ranks or call functions of the
+ * user (custom.c). */
 #include "base/signals.h"
 #include "graph/program_internal.h"
 
 #include <string.h>
 
-/* An absent rank brings zeros, and gets them, too: what the others' sums tell would make gradients of nothing. */
+/* An absent rank contributes zeros and receives zeros. Otherwise the sums of the other ranks would produce gradients
+ * from no data. */
 static lks_status sum(const lks_program *program, const lksi_tensor *tensor, void *data) {
     size_t nbytes = lksi_tensor_nbytes(tensor);
     if (program->is_absent) memset(data, 0, nbytes);

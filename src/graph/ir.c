@@ -1,4 +1,4 @@
-/* From the user's nodes to the intermediate form, and its differentiation in reverse mode. */
+/* Builds the intermediate representation from the user's nodes, and differentiates it in reverse mode. */
 #include "graph/graph_internal.h"
 #include "op/batch_norm.h"
 
@@ -32,8 +32,8 @@ static lksi_ir_node *add_node(lksi_ir *ir, lksi_op op, const lksi_value *inputs,
     return node;
 }
 
-/* Adds an operator with its output values, at known shapes; gives the first output, the others are the numbers after
- * it. LKSI_NO_VALUE after an error. */
+/* Appends an operator and its output values, at known shapes. Returns the first output. The other outputs have the next
+ * numbers. LKSI_NO_VALUE after an error. */
 static lksi_value add_operator(lksi_ir *ir, const lksi_emission *e) {
     lksi_tensor shapes[LKSI_MAX_INPUTS], outputs[LKSI_MAX_OUTPUTS];
     bool needs_gradient = false;
@@ -76,8 +76,8 @@ static lksi_value add_leaf(lksi_ir *ir, const lks_node *node, const lksi_tensor 
     return value;
 }
 
-/* In training: this rank's sums, added over all ranks, and what is made of those. The sums count as constants: the
- * gradient rule of who takes them includes the way through them. */
+/* Synchronised batch norm in training: this rank's sums, an all-reduce of them, and the normalisation by the result.
+ * The sums count as constants, because the gradient rule of BATCH_NORM_BY_SUMS includes the path through them. */
 static lksi_value add_synchronised_norm(lksi_ir *ir, const lksi_emission *norm) {
     lksi_value sums = add_operator(
         ir,
@@ -107,10 +107,11 @@ static lks_status add_graph_node(lksi_ir *ir, const lks_node *node) {
     lksi_tensor result = at_batch(&node->outputs[0], ir->batch);
     lksi_value value = node->n_inputs == 0 ? add_leaf(ir, node, &result) : add_inner(ir, node, &result);
     ir->node_values[node->id] = value;
-    return value != LKSI_NO_VALUE ? LKS_OK : LKS_ERR_MEMORY; /* shapes were checked when the node was made */
+    return value != LKSI_NO_VALUE ? LKS_OK : LKS_ERR_MEMORY; /* shapes were checked by the constructor */
 }
 
-/* Inputs come before their users. */
+/* Marks `outputs` and all nodes that they depend on. One backward scan is enough, because inputs come before their
+ * users. */
 static void mark_needed(const lks_graph *graph, lks_node *const *outputs, int n_outputs, bool *is_needed) {
     for (int i = 0; i < n_outputs; i++) is_needed[outputs[i]->id] = true;
     for (size_t i = graph->n_nodes; i-- > 0;)
@@ -215,8 +216,8 @@ static const lksi_ir_node *find_slice_grad(const lksi_ir *ir, lksi_value value) 
     return node != NULL && node->op == LKSI_OP_SLICE_GRAD ? node : NULL;
 }
 
-/* Two gradients that are 0 but for neighbouring slices, as one pass instead of two and a sum: what is split gets its
- * gradient back in one piece. LKSI_NO_VALUE where they are anything else. */
+/* Merges two gradients that are 0 outside of adjacent slices into one SLICE_GRAD, instead of two and an ADD. The
+ * gradient of a split is then written in one pass. Returns LKSI_NO_VALUE if they are not of this kind. */
 static lksi_value join_slices(builder *b, lksi_value some, lksi_value other) {
     const lksi_ir_node *first = find_slice_grad(b->ir, some), *second = find_slice_grad(b->ir, other);
     if (first == NULL || second == NULL || first->attributes.axis != second->attributes.axis) return LKSI_NO_VALUE;
@@ -260,15 +261,15 @@ static bool is_buffer(const lksi_ir *ir, lksi_value value) {
     return v->role == LKSI_PARAMETER && ir->graph->nodes[v->index]->op == LKSI_OP_BUFFER;
 }
 
-/* Which inputs of a batch norm are its running mean and variance, in this order. */
+/* The inputs of a batch norm that are its running mean and variance, in this order. */
 enum { FIRST_STATISTIC = 3, N_STATISTICS = 2 };
 
 static bool has_statistics(const lksi_ir_node *node) {
     return node->op == LKSI_OP_BATCH_NORM || node->op == LKSI_OP_BATCH_NORM_BY_SUMS;
 }
 
-/* Of buffers only batch norm's rule gives anything, their statistics; to other operators, and where one serves it as
- * anything else, they are constants. */
+/* Only batch norm's rule returns something for buffers: their statistics. For other operators, and as another input of
+ * a batch norm, a buffer is a constant. */
 static bool needs_gradient(const lksi_ir *ir, const lksi_ir_node *node, int input) {
     bool is_statistic = has_statistics(node) && input >= FIRST_STATISTIC;
     return ir->values[node->inputs[input]].needs_gradient && (is_statistic || !is_buffer(ir, node->inputs[input]));
@@ -294,7 +295,8 @@ static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_
     return LKS_OK;
 }
 
-/* The last node runs right behind the one that makes what it reads; first of all where the forward pass made it. */
+/* Moves the last node directly behind the node that makes its input 0, or to the beginning of the backward pass if the
+ * forward pass made that. */
 static void move_behind_source(lksi_ir *ir) {
     size_t last = ir->n_nodes - 1, at = last;
     lksi_ir_node node = ir->nodes[last];
@@ -303,15 +305,15 @@ static void move_behind_source(lksi_ir *ir) {
     ir->nodes[at] = node;
 }
 
-/* Whether value `other` has the same gradient, or one in the same memory. */
+/* Whether value `other` has the same gradient as `value`, or one in the same memory. */
 static bool has_same(const lksi_ir *ir, const lksi_value *gradients, size_t value, size_t other) {
     return gradients[other] != LKSI_NO_VALUE &&
            lksi_ir_root(ir, gradients[other]) == lksi_ir_root(ir, gradients[value]);
 }
 
-/* A parameter's gradient lives in the store, so it must be a value of its own: where it is another tensor's too (both
- * sides of a sum), or an input's, or a reshaped view, it is copied, and at once: until then nobody may change what is
- * copied. */
+/* A parameter's gradient is stored in the store, so it must be a value of its own. It is copied if it is also the
+ * gradient of another parameter (both sides of a sum) or of an input, or if it is an alias. The copy is made
+ * immediately after its source, before any step can change the source. */
 static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t n_values) {
     for (size_t v = 0; v < n_values; v++) {
         lksi_value gradient = gradients[v];
@@ -329,13 +331,13 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
     return LKS_OK;
 }
 
-/* Batch norms that the loss does not depend on have statistics, too. */
+/* Adds the statistics of a batch norm on which the loss does not depend. */
 static lks_status give_statistics(builder *b, const lksi_ir_node *node, lksi_value *gradients) {
     const lksi_tensor *x = &b->ir->values[node->inputs[0]].tensor;
     int64_t n = lksi_tensor_count(x, 0) / x->dims[1];
     for (int i = 0; i < N_STATISTICS; i++) {
         lksi_value buffer = node->inputs[FIRST_STATISTIC + i];
-        bool is_whole = node->op == LKSI_OP_BATCH_NORM_BY_SUMS; /* its last output is the unbiased variance */
+        bool is_whole = node->op == LKSI_OP_BATCH_NORM_BY_SUMS; /* its last output is already the unbiased variance */
         lksi_attributes factor = {.number = i == 1 && !is_whole ? lksi_norm_correction(n) : 1};
         lksi_emission e = {.op = LKSI_OP_SCALE, .attributes = &factor, .n_inputs = 2};
         e.inputs[0] = node->outputs[i == 0 ? 1 : node->n_outputs - 1], e.inputs[1] = b->base.buffer_weight;
@@ -345,7 +347,7 @@ static lks_status give_statistics(builder *b, const lksi_ir_node *node, lksi_val
     return LKS_OK;
 }
 
-/* A buffer of which nothing gave a statistic stays as it is: it averages itself. */
+/* A buffer without a statistic averages its own value, and so stays unchanged. */
 static lks_status keep_buffers(builder *b, lksi_value *gradients, size_t n_values) {
     for (size_t v = 0; v < n_values; v++) {
         if (!is_buffer(b->ir, (lksi_value)v) || gradients[v] != LKSI_NO_VALUE) continue;
@@ -361,7 +363,8 @@ static void finish_parameter(lksi_ir *ir, lksi_value parameter, lksi_value gradi
     ir->final_order[ir->n_final++] = ir->values[parameter].index;
 }
 
-/* Marks the values that are parameters' gradients, in the order in which they become final. */
+/* Gives the parameters' gradients their role, and lists the parameters in the order in which the gradients become
+ * final. */
 static void finish_parameters(lksi_ir *ir, const lksi_value *gradients, size_t n_values) {
     for (size_t i = ir->n_forward; i < ir->n_nodes; i++)
         for (int k = 0; k < ir->nodes[i].n_outputs; k++)
@@ -370,7 +373,7 @@ static void finish_parameters(lksi_ir *ir, const lksi_value *gradients, size_t n
                     finish_parameter(ir, (lksi_value)v, gradients[v]);
 }
 
-/* The parameters that no gradient reaches. */
+/* Lists the parameters that no gradient reaches. */
 static void list_still_parameters(lksi_ir *ir, const lksi_value *gradients, size_t n_values) {
     for (size_t v = 0; v < n_values; v++)
         if (ir->values[v].role == LKSI_PARAMETER && gradients[v] == LKSI_NO_VALUE)
@@ -402,7 +405,7 @@ lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
     gradients[loss_value] = seed;
     lks_status status = LKS_OK;
     for (size_t i = ir->n_forward; i-- > 0 && status == LKS_OK;) {
-        lksi_ir_node node = ir->nodes[i]; /* a copy: the array may move while the backward pass grows */
+        lksi_ir_node node = ir->nodes[i]; /* copied, because the array may move while the backward pass is appended */
         if (has_gradient(ir, &node, gradients))
             status = differentiate_node(&b, &node, gradients);
         else if (has_statistics(&node))

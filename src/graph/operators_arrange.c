@@ -1,4 +1,4 @@
-/* Constructors of the operators that move elements. */
+/* Constructors of the operators that view or move elements. */
 #include "graph/graph_internal.h"
 
 #include <lockstep/operators.h>
@@ -10,7 +10,8 @@ lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
         return lksi_graph_refuse(
             &x, 1, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible", n_dims, LKSI_MAX_DIMS));
     if (n_dims > 0 && dims == NULL)
-        return lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "reshape to %d dimensions at NULL", n_dims));
+        return lksi_graph_refuse(&x, 1,
+                                 lksi_error(LKS_ERR_ARGUMENT, "reshape to %d dimensions, but dims is NULL", n_dims));
     for (int i = 0; i < n_dims; i++) result.dims[i] = dims[i];
     return lksi_graph_operate(LKSI_OP_RESHAPE, NULL, &x, 1, &result);
 }
@@ -30,7 +31,7 @@ lks_node *lks_transpose(lks_node *x, const int *order) {
 }
 
 lks_node *lks_concat(lks_node *const *x, int n, int axis) {
-    if (x == NULL) return lksi_graph_poison(NULL, lksi_error(LKS_ERR_ARGUMENT, "concat: its tensors are at NULL"));
+    if (x == NULL) return lksi_graph_poison(NULL, lksi_error(LKS_ERR_ARGUMENT, "concat: x is NULL"));
     if (n < 1 || n > 8)
         return lksi_graph_poison(n < 1 ? NULL : lks_node_graph(x[0]),
                                  lksi_error(LKS_ERR_ARGUMENT, "concat takes 1 to 8 tensors, not %d", n));
@@ -44,7 +45,7 @@ lks_node *lks_slice(lks_node *x, int axis, int64_t begin, int64_t end) {
 void lks_split(lks_node *x, int axis, int n, lks_node **parts) {
     int64_t dim = lks_node_dim(x, axis);
     if (parts == NULL) {
-        (void)lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "split: its parts go to NULL"));
+        (void)lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "split: parts is NULL"));
         return;
     }
     if (n < 1) {
@@ -53,7 +54,8 @@ void lks_split(lks_node *x, int axis, int n, lks_node **parts) {
     }
     if (!lksi_node_is_poison(x) && dim > 0 && dim % n != 0)
         x = lksi_graph_refuse(&x, 1,
-                              lksi_error(LKS_ERR_SHAPE, "split: axis %d with %lld elements is not %d equal parts", axis,
+                              lksi_error(LKS_ERR_SHAPE,
+                                         "split: axis %d with %lld elements cannot be split into %d equal parts", axis,
                                          (long long)dim, n));
     int64_t count = dim / n;
     for (int i = 0; i < n; i++) parts[i] = lks_slice(x, axis, i * count, (i + 1) * count);

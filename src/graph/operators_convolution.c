@@ -1,9 +1,9 @@
-/* Convolution and pooling. */
+/* Constructors of convolution and pooling. */
 #include "graph/graph_internal.h"
 
 #include <lockstep/operators.h>
 
-/* Zeros in the user's options mean what the header says. */
+/* Attributes for the user's options, in which 0 means the default. */
 static lksi_attributes attributes_of(const lks_window_options *options, int64_t stride_height, int64_t stride_width) {
     static const lks_window_options none;
     if (options == NULL) options = &none;

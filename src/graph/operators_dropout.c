@@ -3,7 +3,7 @@
 
 #include <lockstep/operators.h>
 
-/* Each dropout of a graph draws from a stream of its own. */
+/* Each dropout of a graph uses its own random stream: its number in the graph. */
 static uint64_t next_stream(const lks_graph *graph) {
     uint64_t n_before = 0;
     for (size_t i = 0; i < graph->n_nodes; i++) n_before += graph->nodes[i]->op == LKSI_OP_DROPOUT;
@@ -19,7 +19,8 @@ lks_node *lks_dropout(lks_node *x, double probability) {
         return lksi_graph_refuse(
             &x, 1,
             lksi_error(LKS_ERR_SHAPE,
-                       "dropout takes a tensor (N,...), N the batch, not %s: what it draws goes by sample", shape));
+                       "dropout takes a tensor (N,...), N the batch, not %s: its random draws depend on the sample",
+                       shape));
     }
     if (probability == 0) return x;
     lksi_attributes attributes = {.probability = probability, .stream = next_stream(graph)};

@@ -1,4 +1,4 @@
-/* Constructors of the operators that map each element by itself, and of those on two tensors. */
+/* Constructors of the element-wise operators on one tensor and on two. */
 #include "graph/graph_internal.h"
 
 #include <lockstep/operators.h>
@@ -25,7 +25,8 @@ static lks_node *at_least(lks_node *x, double number) { return with_number(LKSI_
 lks_node *lks_clamp(lks_node *x, double least, double most) {
     if (lksi_node_is_poison(x)) return lksi_node_given(x, "clamp");
     if (!(least <= most) || least == INFINITY || most == -INFINITY)
-        return lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "clamp: from %g to %g is no range", least, most));
+        return lksi_graph_refuse(&x, 1,
+                                 lksi_error(LKS_ERR_ARGUMENT, "clamp: from %g to %g is not a range", least, most));
     x = at_least(x, least);
     return most == INFINITY ? x : lks_scale(at_least(lks_scale(x, -1), -most), -1);
 }

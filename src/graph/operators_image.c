@@ -1,4 +1,4 @@
-/* Constructor of images from bytes. */
+/* Constructor of the operator that makes images from bytes. */
 #include "graph/graph_internal.h"
 #include "op/image.h"
 
@@ -24,7 +24,7 @@ static lks_status check_sizes(const lks_images_options *options) {
     return LKS_OK;
 }
 
-/* The units of each channel, as data/normalize.c has them, and asks of them what that does. */
+/* Scale and shift of each channel. Formula and checks are those of data/normalize.c. */
 static lks_status take_units(const lks_images_options *options, lksi_attributes *attributes) {
     for (int64_t c = 0; c < options->n_channels; c++) {
         double mean = options->means != NULL ? options->means[c] : 0;

@@ -1,9 +1,9 @@
-/* Batch norm. */
+/* Constructors of batch norm. */
 #include "graph/graph_internal.h"
 
 #include <lockstep/operators.h>
 
-/* A running statistic belongs to one batch norm: what two of them gave would be added up. */
+/* A running statistic belongs to one batch norm. The statistics of two would be added. */
 static lks_status check_running(const lks_node *x, const lks_node *running) {
     if (running->op != LKSI_OP_BUFFER)
         return lksi_error(LKS_ERR_ARGUMENT, "batch_norm: its running mean and variance must be buffers");

@@ -1,9 +1,9 @@
-/* Node constructors of the recurrent layers. */
+/* Constructors of the recurrent layers. */
 #include "graph/graph_internal.h"
 
 #include <lockstep/operators.h>
 
-/* Output `index` of an operator with several. */
+/* Output `index` of an operator with several outputs. */
 static lks_node *result(lks_node *node, int index) {
     if (lksi_node_is_poison(node)) return node;
     return lksi_graph_operate(LKSI_OP_RESULT, &(lksi_attributes){.axis = index}, &node, 1, &node->outputs[index]);

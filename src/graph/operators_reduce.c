@@ -12,14 +12,15 @@ static lks_node *reduce(lksi_op op, lks_node *x, int n_axes, const int *axes, in
             &x, 1,
             lksi_error(LKS_ERR_ARGUMENT, "%s: %d axes; 0 (all) to %d are possible", lksi_op_name(op), n_axes, n_dims));
     if (n_axes > 0 && axes == NULL)
-        return lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "%s: %d axes at NULL", lksi_op_name(op), n_axes));
+        return lksi_graph_refuse(
+            &x, 1, lksi_error(LKS_ERR_ARGUMENT, "%s: %d axes, but axes is NULL", lksi_op_name(op), n_axes));
     if (n_axes == 0) attributes.axes = (INT64_C(1) << n_dims) - 1;
     for (int i = 0; i < n_axes; i++) {
         bool is_axis = axes[i] >= 0 && axes[i] < n_dims;
         if (!is_axis || (attributes.axes >> axes[i] & 1) != 0)
             return lksi_graph_refuse(&x, 1,
                                      lksi_error(LKS_ERR_ARGUMENT, "%s: axis %d is %s %d", lksi_op_name(op), axes[i],
-                                                is_axis ? "there twice, of" : "not one of the tensor's", n_dims));
+                                                is_axis ? "listed twice, of" : "not one of the tensor's", n_dims));
         attributes.axes |= INT64_C(1) << axes[i];
     }
     return lksi_graph_operate(op, &attributes, &x, 1, NULL);

@@ -1,6 +1,6 @@
-/* Memory by liveness: values that are never alive together share bytes. Largest first, each at the lowest offset that
- * is free for as long as it lives (greedy by size; Pisarchyk, Lee, "Efficient memory management for deep neural net
- * inference", 2020). */
+/* Memory planning by liveness: values that are never live at the same time share bytes. The largest value is placed
+ * first, each at the lowest offset that is free during its lifetime (greedy by size; Pisarchyk, Lee, "Efficient memory
+ * management for deep neural net inference", 2020). */
 #include "graph/graph_internal.h"
 
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static bool live_together(const lksi_interval *a, const lksi_interval *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The lowest offset at which `interval` overlaps none of the placed ones that live with it; these are in the order of
- * their offsets. */
+/* The lowest offset at which `interval` overlaps no placed interval that is live at the same time. `placed` is sorted
+ * by offset. */
 static size_t lowest_free(const lksi_interval *interval, lksi_interval *const *placed, size_t n_placed) {
     size_t offset = 0;
     for (size_t i = 0; i < n_placed; i++) {
@@ -36,7 +36,7 @@ static void insert(lksi_interval **placed, size_t n_placed, lksi_interval *inter
     placed[i] = interval;
 }
 
-/* The first i of `order` become those that are placed. */
+/* In iteration i, the first i entries of `order` are the placed intervals, sorted by offset. */
 lks_status lksi_plan_memory(lksi_interval *intervals, size_t n_intervals, size_t *nbytes) {
     lksi_interval **order = lksi_alloc_array(n_intervals, sizeof(lksi_interval *));
     if (order == NULL) return LKS_ERR_MEMORY;

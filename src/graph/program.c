@@ -1,4 +1,4 @@
-/* Running a program: a flat list of kernels over memory that was placed when it was compiled. */
+/* Runs a program: a flat list of kernels over memory that was placed at compilation. */
 #include "base/signals.h"
 #include "graph/program_internal.h"
 
@@ -27,8 +27,8 @@ void lks_program_destroy(lks_program *program) {
     lksi_free(program);
 }
 
-/* *binding NULL: an input that this program does not read is none of its business: evaluation may need fewer than
- * training. */
+/* Finds the binding of an input. *binding is NULL if the program does not read the input. That is not an error, because
+ * evaluation may need fewer inputs than training. */
 static lks_status find_input(const lks_program *program, const lks_node *node, lksi_binding **binding) {
     *binding = NULL;
     for (int i = 0; i < program->n_inputs; i++)
@@ -97,7 +97,7 @@ void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, vo
     program->take_factors_context = context;
 }
 
-/* Whether somebody takes the factors of what the step would multiply. */
+/* Whether the step's factors are taken, so that its product need not be computed. */
 static bool are_factors_taken(const lks_program *program, const lksi_step *step, void *const *inputs) {
     if (step->product_of < 0 || program->take_factors == NULL || program->on_gradient != NULL || program->is_absent)
         return false;
@@ -110,7 +110,7 @@ static bool are_factors_taken(const lks_program *program, const lksi_step *step,
                                                                                 .x = inputs[1]});
 }
 
-/* --- what is done beside the rest --- */
+/* --- branches: work beside the rest of the pass --- */
 
 static lks_status set_branch(lks_program *program, bool is_on) {
     const lks_device *device = program->store->graph->device;
@@ -119,7 +119,7 @@ static lks_status set_branch(lks_program *program, bool is_on) {
     return is_on ? device->ops->memory->branch(device) : device->ops->memory->leave_branch(device);
 }
 
-/* What follows comes after all of it. */
+/* Work that is queued after this call waits for all branches. */
 static lks_status merge(lks_program *program) {
     const lks_device *device = program->store->graph->device;
     if (!program->has_branches) return LKS_OK;
@@ -130,25 +130,25 @@ static lks_status merge(lks_program *program) {
 /* --- running --- */
 
 static lks_status tell(lks_program *program, int index) {
-    if (!program->forks_on_gradient) { /* the user's */
+    if (!program->forks_on_gradient) { /* a callback of the user */
         lksi_signals_let_in();
         LKS_TRY(merge(program));
     }
     uint64_t n_errors = lksi_n_errors();
     lks_status status = program->on_gradient(program->on_gradient_context, index);
     if (status == LKS_OK) return LKS_OK;
-    return lksi_error_of_user(status, n_errors, "the callback of lks_on_gradient, told of '%s',",
+    return lksi_error_of_user(status, n_errors, "the callback of lks_on_gradient, called for '%s',",
                               program->store->slots[index].node->name);
 }
 
-/* Tells of the gradients that step `s` made final; *next counts those told. */
+/* Calls the callback for the gradients that are final after step `s`. *next counts the calls. */
 static lks_status tell_finals(lks_program *program, size_t s, size_t *next) {
     for (; *next < program->n_finals && program->finals[*next].step <= s; ++*next)
         LKS_TRY(tell(program, program->finals[*next].index));
     return LKS_OK;
 }
 
-/* Waits for the updates of what step `s` is the first to touch; *next counts those waited for. */
+/* Settles the tensors that step `s` is the first to touch. *next counts them. */
 static lks_status settle_firsts(const lks_program *program, size_t s, size_t *next) {
     for (; *next < program->n_firsts && program->firsts[*next].step <= s; ++*next)
         LKS_TRY(lksi_store_settle(program->store, program->firsts[*next].index));
@@ -159,7 +159,7 @@ static lks_status count_time(const lks_program *program, lksi_step *step, int64_
     const lks_device *device = program->store->graph->device;
     if (device->ops->memory != NULL) LKS_TRY(device->ops->memory->wait(device));
     if (++step->n_runs > 1)
-        step->elapsed_ns += lksi_now_ns() - began_ns; /* the first also makes what later ones find */
+        step->elapsed_ns += lksi_now_ns() - began_ns; /* the first run is not counted: it also initialises caches */
     return LKS_OK;
 }
 
@@ -188,7 +188,7 @@ static lks_status run_step(lks_program *program, lksi_step *step) {
 }
 
 static lks_status run_steps(lks_program *program, size_t begin, size_t end) {
-    size_t n_told = 0, n_settled = begin == 0 ? 0 : program->n_firsts; /* the forward pass comes first */
+    size_t n_told = 0, n_settled = begin == 0 ? 0 : program->n_firsts; /* only the forward pass settles step by step */
     for (size_t s = begin; s < end; s++) {
         LKS_TRY(settle_firsts(program, s, &n_settled));
         LKS_TRY(run_step(program, &program->steps[s]));
@@ -206,7 +206,7 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
     return status != LKS_OK ? status : merged;
 }
 
-/* The gradients are those of this program's loss: none is left from another's. */
+/* Zeroes the gradients that this program does not write, so that none remains from another program's loss. */
 static lks_status clear_untrained(const lks_program *program) {
     const lks_device *device = program->store->graph->device;
     size_t nbytes_each = lks_type_nbytes(device->float_type), offset, count;
@@ -218,7 +218,7 @@ static lks_status clear_untrained(const lks_program *program) {
     return LKS_OK;
 }
 
-/* The other ranks wait for this one's sums: they must hear of its errors. */
+/* Reports an error to the other ranks, which wait for this rank's sums. */
 static lks_status tell_ranks(const lks_program *program, lks_status status) {
     if (status != LKS_OK && program->ranks.fail != NULL) program->ranks.fail(program->ranks.context, status);
     return status;
@@ -226,25 +226,25 @@ static lks_status tell_ranks(const lks_program *program, lks_status status) {
 
 static lks_status check_inputs(const lks_program *program) {
     if (program->needs_ranks && program->ranks.sum == NULL)
-        return lksi_error(LKS_ERR_STATE, "the program has a synchronised batch norm, but was not given its ranks: "
+        return lksi_error(LKS_ERR_STATE, "a program with synchronised batch norm needs its ranks: call "
                                          "lks_program_synchronise");
     if (program->draws && !program->has_random)
-        return lksi_error(LKS_ERR_STATE, "the program has a dropout, but was not told what its draws go by: "
-                                         "lks_program_set_random, before each forward pass");
+        return lksi_error(LKS_ERR_STATE, "a training program with dropout needs a key for its random draws: "
+                                         "call lks_program_set_random before each forward pass");
     for (int i = 0; i < program->n_inputs; i++)
         if (program->memory[program->inputs[i].value] == NULL)
             return lksi_error(LKS_ERR_STATE, "input '%s' has no data", program->inputs[i].node->name);
     return LKS_OK;
 }
 
-/* --- what a device with memory of its own has to be sent --- */
+/* --- data that is sent to a device with its own memory --- */
 
 static size_t nbytes_of(const lks_program *program, const lksi_binding *binding) {
     const lksi_tensor *tensor = &binding->node->outputs[0];
     return (size_t)lksi_tensor_count(tensor, program->batch) * lks_type_nbytes(tensor->type);
 }
 
-/* All of them, or those that were set since the last time. */
+/* Sends all inputs, or only those that were set since they were last sent. */
 static lks_status send_inputs(lks_program *program, bool are_all) {
     const lks_device *device = program->store->graph->device;
     for (int i = 0; i < program->n_inputs; i++) {
@@ -256,7 +256,7 @@ static lks_status send_inputs(lks_program *program, bool are_all) {
     return LKS_OK;
 }
 
-/* Of the batch in what buffers average; who is absent has none. */
+/* The weight of the batch in the averages of buffers. 0 on an absent rank. */
 static double buffer_weight(const lks_program *program, double factor) {
     if (program->is_absent) return 0;
     return program->given_buffer_weight >= 0 ? program->given_buffer_weight : factor;
@@ -274,7 +274,7 @@ lks_status lksi_program_send(lks_program *program, double factor) {
     return send_scalars(program, factor);
 }
 
-/* What the host has of the run before is not what the next one gives. */
+/* Invalidates the host's copies of the previous run's results. */
 static void forget_mirrors(lks_program *program) {
     for (int i = 0; i < program->n_outputs; i++) program->outputs[i].is_mirrored = false;
     for (int i = 0; i < program->n_input_gradients; i++) program->input_gradients[i].is_mirrored = false;
@@ -313,11 +313,10 @@ static lks_status backward(lks_program *program, double factor) {
         return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
     if (!program->has_run_forward) return lksi_error(LKS_ERR_STATE, "backward without a forward before it");
     if (program->n_swaps != program->store->n_swaps)
-        return lksi_error(LKS_ERR_STATE,
-                          "backward after a step that came behind its forward pass, of other parameters");
+        return lksi_error(LKS_ERR_STATE, "backward: a step has changed the parameters since the forward pass");
     LKS_TRY(check_inputs(program));
     forget_mirrors(program);
-    program->has_run_forward = false; /* the pass writes over what it reads of the forward pass */
+    program->has_run_forward = false; /* the backward pass overwrites results of the forward pass */
     program->seed = scalar_of(program, factor);
     program->buffer_weight = scalar_of(program, buffer_weight(program, factor));
     if (program->scalars != NULL) {
@@ -358,7 +357,7 @@ const void *lksi_program_output_there(const lks_program *program, const lks_node
     return output != NULL ? program->memory[output->value] : NULL;
 }
 
-/* What a device with memory of its own wrote, where the host can read it; NULL with the error's text set. */
+/* Copies an output of a device with its own memory to the host. NULL after an error, whose text is set. */
 static const void *mirror(const lks_program *program, lksi_binding *output) {
     const lks_device *device = program->store->graph->device;
     size_t nbytes = nbytes_of(program, output);
@@ -406,7 +405,7 @@ double lks_program_scalar(const lks_program *program, const lks_node *node) {
         return *(const int32_t *)data;
     case LKS_I64:
         return (double)*(const int64_t *)data;
-    default: /* nothing computes in these */
+    default: /* no operator computes in these types */
         return NAN;
     }
 }

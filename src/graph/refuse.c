@@ -1,16 +1,17 @@
-/* Errors of constructors, which say where in the model they are by the names near them. */
+/* Errors of constructors. The names of nearby parameters say where in the model they occurred. */
 #include "graph/graph_internal.h"
 
 #include <string.h>
 
 static bool is_stored(const lks_node *node) { return node->op == LKSI_OP_PARAMETER || node->op == LKSI_OP_BUFFER; }
 
-/* A node reads its own layer's parameters; of other inputs the one that was made last is the nearest layer's. */
+/* The input whose name locates the node best. A parameter belongs to the node's own layer, so it is preferred. Among
+ * equal inputs, the one created last is of the nearest layer. */
 static const lks_node *nearest_input(const lks_node *node) {
     const lks_node *nearest = NULL;
     for (int i = 0; i < node->n_inputs; i++) {
         const lks_node *input = node->inputs[i];
-        if (input->op == LKSI_OP_RANDOM) continue; /* has no name, and is everybody's */
+        if (input->op == LKSI_OP_RANDOM) continue; /* has no name and is shared by all dropouts */
         bool is_nearer = nearest == NULL || is_stored(input) > is_stored(nearest) ||
                          (is_stored(input) == is_stored(nearest) && input->id > nearest->id);
         if (is_nearer) nearest = input;
@@ -19,11 +20,11 @@ static const lks_node *nearest_input(const lks_node *node) {
 }
 
 typedef struct name_part {
-    const char *begin; /* NULL: there is none */
+    const char *begin; /* NULL: no name */
     size_t nbytes;
 } name_part;
 
-/* An input's name, or that of the layer whose result the node is: a parameter's up to its last dot. */
+/* The name of an input, or of the layer that computes the node: a parameter's name up to its last dot. */
 static name_part nearest_name(const lks_node *node) {
     while (node != NULL && node->n_inputs > 0) node = nearest_input(node);
     if (node == NULL || node->name == NULL) return (name_part){NULL, 0};

@@ -1,11 +1,11 @@
-/* The parameter store: one flat array of values and one of gradients, in gradient-ready order. */
+/* The parameter store: one flat array of values and one of gradients, in the order in which gradients become final. */
 #include "graph/graph_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Parameters begin at cache lines, so that shards of the flat arrays and vector loops do not share one. */
+/* Parameters begin at cache line boundaries, so that shards of the flat arrays and vector loops do not share a line. */
 enum { ALIGNMENT_NBYTES = 64 };
 
 static lks_status alloc_arrays(lks_store *store) {
@@ -29,7 +29,8 @@ static void release_arrays(lks_store *store) {
     lksi_device_free(store->graph->device, store->gradients);
 }
 
-/* How a parameter is best kept: as its first reader in the forward pass likes it. */
+/* The layout in which the store keeps a parameter: the one that the device prefers for its first reader in the forward
+ * pass. */
 static lks_status choose_storage(const lksi_ir *ir, int node_id, lksi_layout *layout) {
     const lks_device *device = ir->graph->device;
     *layout = (lksi_layout){0};
@@ -74,7 +75,7 @@ static lks_status lay_out(lks_store *store, const lksi_ir *ir) {
     return LKS_OK;
 }
 
-/* Nothing that is chosen here may depend on the batch, which is not known yet; this one is as good as any. */
+/* The batch is not known yet, and no choice made here may depend on it. Any number serves. */
 enum { NOMINAL_BATCH = 32 };
 
 static lks_status make_slots(lks_store *store, lks_node *loss) {
@@ -161,7 +162,7 @@ static lks_status initialize(lks_store *store, int index, uint64_t seed, void *v
     return lks_store_write(store, index, values);
 }
 
-/* For any one tensor's elements. */
+/* Allocates room for the elements of the largest tensor. */
 static void *alloc_values(const lks_store *store) {
     int64_t largest = 0;
     for (int i = 0; i < store->n_slots; i++)
@@ -184,7 +185,8 @@ static char *stored(void *flat, const lksi_slot *slot) {
     return (char *)flat + slot->offset * lks_type_nbytes(slot->node->outputs[0].type);
 }
 
-/* A tensor's elements somewhere: with a device that has memory of its own, there or where the host can touch them. */
+/* The place of a tensor's elements: in host memory, or where the device computes. The two differ only for a device with
+ * its own memory. */
 typedef struct place {
     void *data;
     lksi_layout layout;
@@ -192,7 +194,7 @@ typedef struct place {
 } place;
 
 static place host_place(const void *data, lksi_layout layout) {
-    return (place){(void *)(uintptr_t)data, layout, true}; /* what is read from is only read */
+    return (place){(void *)(uintptr_t)data, layout, true}; /* a source is never written */
 }
 
 static place store_place(void *flat, const lksi_slot *slot) { return (place){stored(flat, slot), slot->layout, false}; }
@@ -204,7 +206,7 @@ static lks_status copy(const lks_device *device, const place *from, const place 
     return lksi_device_copy(device, to->data, from->data, nbytes);
 }
 
-/* Both where the device computes. */
+/* Both places are where the device computes. */
 static lks_status reorder(const lks_device *device, const lksi_tensor *tensor, const place *from, const place *to) {
     lksi_lowering lowering = lksi_reorder_lowering(tensor, from->layout, to->layout);
     lksi_kernel kernel;
@@ -218,7 +220,7 @@ static lks_status reorder(const lks_device *device, const lksi_tensor *tensor, c
     return status;
 }
 
-/* By way of the device's memory. */
+/* Reorders in the device's memory. Host data are copied in and out. */
 static lks_status reorder_through(const lks_device *device, const lksi_tensor *tensor, const place *from,
                                   const place *to) {
     place first = *from, last = *to;
@@ -246,7 +248,7 @@ static lks_status move(const lks_store *store, const lksi_slot *slot, place from
 static lks_status check_index(const char *call, const lks_store *store, int index) {
     LKS_TRY(lksi_check_given(call, "store", store));
     if (index >= 0 && index < store->n_slots) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "parameter %d of a store of %d", index, store->n_slots);
+    return lksi_error(LKS_ERR_ARGUMENT, "there is no parameter %d in a store of %d", index, store->n_slots);
 }
 
 lks_status lksi_store_settle(const lks_store *store, int index) {
@@ -256,13 +258,13 @@ lks_status lksi_store_settle(const lks_store *store, int index) {
 lks_status lks_store_read(const lks_store *store, int index, void *values) {
     LKS_TRY(check_index("store_read", store, index));
     LKS_TRY(lksi_check_given("store_read", "values", values));
-    LKS_TRY(lksi_store_settle(store, -1)); /* what is read in a row belongs together */
+    LKS_TRY(lksi_store_settle(store, -1)); /* all tensors, so that consecutive reads are of one step */
     if (store->is_torn)
         return lksi_error(LKS_ERR_TORN, "the parameters are torn: their update began and did not finish; the last "
                                         "checkpoint counts");
     const lksi_slot *slot = &store->slots[index];
     LKS_TRY(move(store, slot, store_place(store->values, slot), host_place(values, (lksi_layout){0})));
-    /* Asked last: an update that began meanwhile is seen too. */
+    /* Checked after the copy, so that an update that began meanwhile is detected. */
     return store->memory.check_readable != NULL ? store->memory.check_readable(store->memory.context) : LKS_OK;
 }
 
@@ -438,7 +440,7 @@ uint64_t lksi_store_fingerprint(const lks_store *store) {
 
 size_t lksi_store_buffer_begin(const lks_store *store) { return store->buffer_begin; }
 
-/* The parameter that element `offset` belongs to: the last that begins there or before. */
+/* The parameter that contains element `offset`: the last that begins at or before it. */
 static int parameter_at(const lks_store *store, size_t offset) {
     int first = 0, end = store->n_parameters;
     while (end - first > 1) {

@@ -1,10 +1,11 @@
-/* The C API of oneDNN 2.x and 3.x. Primitives are made at compile time and executed with the memory of the moment. */
+/* The C API of oneDNN 2.x and 3.x: engine, errors, version and sgemm. Primitives are created at compile time. Each run
+ * sets their data pointers. */
 #include "base/signals.h"
 #include "onednn/api_internal.h"
 
 #include <pthread.h>
 
-static dnnl_engine_t cpu_engine; /* one for the process; oneDNN's engines are thread-safe */
+static dnnl_engine_t cpu_engine; /* one per process; oneDNN's engines are thread-safe */
 static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
 
 static void make_engine(void) {

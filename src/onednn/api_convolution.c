@@ -1,15 +1,16 @@
-/* Convolutions and reorders: their descriptors in 2.x and 3.x. */
+/* Primitives of convolutions and reorders in oneDNN 2.x and 3.x. */
 #include "onednn/api_internal.h"
 #include "onednn/layout.h"
 
-/* A convolution's geometry and descriptors as oneDNN takes them. */
+/* The geometry and descriptors of a convolution in oneDNN's form. */
 typedef struct conv_request {
-    dnnl_dims_t strides, padding_left, padding_right, dilates; /* dilates: one less than elsewhere */
+    dnnl_dims_t strides, padding_left, padding_right,
+        dilates; /* oneDNN counts dilates from 0: one less than `dilation` */
     lksi_dnnl_desc x, w, y, bias;
     lksi_dnnl_desc_ref bias_or_none;
 } conv_request;
 
-/* Padding to the right as far as the last window reaches, which may be less than to the left. */
+/* The right padding ends where the last window ends. It may be less than the left padding. */
 static void set_geometry(conv_request *r, const lksi_dnnl_convolution *c) {
     const lksi_attributes *a = c->attributes;
     for (int i = 0; i < 2; i++) {
@@ -35,13 +36,13 @@ static int64_t groups_of(const lksi_dnnl_convolution *c) {
     return c->attributes->groups > 1 ? c->attributes->groups : 0;
 }
 
-/* How a primitive is asked for: what type it multiplies, and whether it may lay out its tensors as it likes. */
+/* A variant of a primitive: the type of its operands, and whether oneDNN may choose the layouts. */
 typedef struct conv_wish {
     dnnl_data_type_t operands;
     bool is_any;
 } conv_wish;
 
-/* `op`: which of the tensors are operands; the third is the sum, in f32. */
+/* `op` determines which two tensors are operands. The third is the result, in f32. */
 static dnnl_status_t fill_request(conv_request *r, const lksi_dnnl_convolution *c, lksi_op op, conv_wish wish) {
     set_geometry(r, c);
     lksi_tensor bias = {LKS_F32, 1, {c->w->dims[0]}};
@@ -66,7 +67,7 @@ static void free_request(conv_request *r) {
 
 /* --- primitive descriptors --- */
 
-#define ALGORITHM dnnl_convolution_direct /* Winograd's would be less exact */
+#define ALGORITHM dnnl_convolution_direct /* Winograd's is less exact */
 #define GEOMETRY r->strides, r->dilates, r->padding_left, r->padding_right
 
 #if LKSI_DNNL_IS_V3
@@ -107,7 +108,7 @@ static dnnl_status_t make_grad_weight(dnnl_primitive_desc_t *pd, const conv_requ
 }
 #endif
 
-/* The forward pass that a gradient is described after. */
+/* Creates the forward descriptor that oneDNN requires as a hint for a gradient. */
 static dnnl_status_t make_hint(dnnl_primitive_desc_t *hint, const lksi_dnnl_convolution *c, conv_wish wish,
                                const_dnnl_primitive_attr_t attr) {
     conv_request forward = {0};
@@ -117,7 +118,7 @@ static dnnl_status_t make_hint(dnnl_primitive_desc_t *hint, const lksi_dnnl_conv
     return status;
 }
 
-/* The argument numbers of x, w, y and b. */
+/* oneDNN's argument numbers of x, w, y and b. */
 static const int *arguments_of(lksi_op op) {
     static const int forward[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
                      grad_input[] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
@@ -125,7 +126,7 @@ static const int *arguments_of(lksi_op op) {
     return op == LKSI_OP_CONV2D ? forward : op == LKSI_OP_CONV2D_GRAD_INPUT ? grad_input : grad_weight;
 }
 
-/* x, w and y, in the arguments' order. */
+/* x, w and y, in the order of the arguments. */
 enum { N_TENSORS = 3 };
 typedef struct conv_tensor {
     const lksi_tensor *tensor;
@@ -147,14 +148,14 @@ static bool read_layouts(const_dnnl_primitive_desc_t pd, lksi_dnnl_convolution *
     list_tensors(c, tensors);
     for (int i = 0; i < N_TENSORS; i++) {
         lksi_dnnl_desc_ref desc = dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, arguments[i]);
-        if (tensors[i].is_rounded) continue; /* a copy of it is laid out so, it stays as it lies */
+        if (tensors[i].is_rounded) continue; /* only its rounded copy has this layout */
         if (!lksi_dnnl_desc_layout(desc, tensors[i].tensor, tensors[i].groups, tensors[i].layout)) return false;
     }
     return true;
 }
 
-/* oneDNN has several for most convolutions, the fastest first: the first one whose layouts have a name in our table. To
- * go through them it still needs the hint. */
+/* oneDNN has several implementations of most convolutions, the fastest first. Takes the first one whose layouts are in
+ * the table of layout.c. Iterating over them requires the hint to be alive. */
 static bool find_known_layouts(dnnl_primitive_desc_t pd, lksi_dnnl_convolution *c) {
     bool is_known = read_layouts(pd, c);
 #if LKSI_DNNL_IS_V3
@@ -198,8 +199,8 @@ static lks_status round_operands(lksi_dnnl_primitive *primitive, const_dnnl_prim
     return LKS_OK;
 }
 
-/* *is_made stays false where oneDNN does not multiply this type here, or would like a layout without a name in our
- * table. */
+/* *is_made remains false if oneDNN has no implementation for this type on this CPU, or chooses a layout that is not in
+ * the table. */
 static lks_status create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *c, conv_wish wish, bool *is_made) {
     dnnl_primitive_desc_t pd = NULL;
     bool is_known = false;
@@ -222,8 +223,8 @@ static lks_status create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution 
     return status;
 }
 
-/* Whether some row or column of the window meets nothing but padding. oneDNN 2.6's bf16 kernel for the gradient of the
- * weights leaves there what it finds in memory, and not 0. */
+/* Whether some row or column of the window meets only padding. oneDNN 2.6's bf16 kernel for the gradient of the weights
+ * leaves uninitialised memory there instead of 0. */
 static bool has_idle_weights(const lksi_dnnl_convolution *c) {
     const lksi_attributes *a = c->attributes;
     for (int i = 0; i < 2; i++)
@@ -238,7 +239,7 @@ static bool has_idle_weights(const lksi_dnnl_convolution *c) {
     return false;
 }
 
-/* Operands of f32 that were rounded where oneDNN has nothing for bf16, row-major tensors where no layout is known. */
+/* Tries bf16, then f32 (with operands that were rounded, for bf16), then f32 with row-major tensors. */
 lks_status lksi_dnnl_convolution_create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *convolution) {
     static const conv_wish wishes[] = {{dnnl_bf16, true}, {dnnl_f32, true}, {dnnl_f32, false}};
     bool is_made = false, is_bf16 = convolution->product_type == LKS_BF16;

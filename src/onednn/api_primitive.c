@@ -1,4 +1,4 @@
-/* Memory descriptors, and primitives with their arguments. */
+/* Memory descriptors, and primitives with their arguments, in oneDNN 2.x and 3.x. */
 #include "base/signals.h"
 #include "comm/arithmetic/half.h"
 #include "onednn/api_internal.h"
@@ -49,23 +49,23 @@ bool lksi_dnnl_desc_layout(lksi_dnnl_desc_ref desc, const lksi_tensor *tensor, i
 
 /* --- primitives --- */
 
-enum { MAX_ARGUMENTS = 5, MAX_OPERANDS = 2 }; /* arguments: the scratchpad included */
+enum { MAX_ARGUMENTS = 5, MAX_OPERANDS = 2 }; /* MAX_ARGUMENTS includes the scratchpad */
 
-/* An argument that is rounded to bf16 on its way: its copy lies in the scratch, before the primitive's own. */
+/* An argument that is rounded to bf16. Its copy is in the scratch, before the primitive's own scratchpad. */
 typedef struct operand {
     int argument;
-    lksi_dnnl_primitive *reorder; /* into the copy, which is bf16, */
-    size_t n_floats;              /* or, not 0: f32 of which that many are rounded where they lie */
-    size_t copy_offset;           /* from the begin of the scratch, in bytes */
+    lksi_dnnl_primitive *reorder; /* copies and converts into the copy */
+    size_t n_floats;              /* 0: the copy is bf16. Otherwise it has this many f32, which are rounded in place */
+    size_t copy_offset;           /* in bytes, from the start of the scratch */
 } operand;
 
 struct lksi_dnnl_primitive {
     dnnl_primitive_t primitive;
     dnnl_stream_t stream;
     dnnl_exec_arg_t arguments[MAX_ARGUMENTS]; /* the last one is the scratchpad */
-    const void *data[MAX_ARGUMENTS];          /* where they point: moving them costs more than comparing */
+    const void *data[MAX_ARGUMENTS];          /* current data pointers: comparing is cheaper than setting them again */
     int n_arguments;
-    size_t scratch_nbytes; /* its own, behind the copies */
+    size_t scratch_nbytes; /* the scratchpad, behind the copies */
     operand operands[MAX_OPERANDS];
     int n_operands;
     size_t copies_nbytes;
@@ -174,7 +174,8 @@ static void round_floats(float *values, size_t count) {
     for (size_t i = 0; i < count; i++) values[i] = lksi_bf16_to_f32(lksi_f32_to_bf16(values[i]));
 }
 
-/* Points the operands among `data` at their copies in `scratch`. */
+/* Rounds the operands into their copies in `scratch`, and replaces them in `data`. If an operand is NULL, the copy of
+ * the previous run is still there. */
 static lks_status round_operands(lksi_dnnl_primitive *primitive, void **data, char *scratch) {
     for (int i = 0; i < primitive->n_operands; i++) {
         const operand *o = &primitive->operands[i];
@@ -188,7 +189,7 @@ static lks_status round_operands(lksi_dnnl_primitive *primitive, void **data, ch
     return LKS_OK;
 }
 
-/* The operands' copies, then what either the primitive or one of their reorders needs. */
+/* The copies of the operands, followed by a scratchpad large enough for the primitive and for each of the reorders. */
 size_t lksi_dnnl_primitive_scratch_nbytes(const lksi_dnnl_primitive *primitive) {
     size_t most = primitive->scratch_nbytes;
     for (int i = 0; i < primitive->n_operands; i++) {

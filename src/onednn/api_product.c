@@ -1,9 +1,9 @@
-/* Matrix products as primitives: their descriptors in 2.x and 3.x, and whether this CPU has them in bf16. */
+/* Primitives of matrix products in oneDNN 2.x and 3.x, and whether this CPU has them in bf16. */
 #include "onednn/api_internal.h"
 
-/* --- what the CPU has --- */
+/* --- instruction sets --- */
 
-/* Sets include others by their bits: those with AMX AVX512-BF16. */
+/* The bits of an instruction set include those of its subsets: AMX includes AVX512-BF16. */
 static bool has(int isa) { return ((int)dnnl_get_effective_cpu_isa() & isa) == isa; }
 
 const char *lksi_dnnl_isa_text(bool is_for_bf16) {
@@ -33,7 +33,7 @@ lks_status lksi_dnnl_check_bf16(void) {
 
 /* --- products --- */
 
-/* Three matrices and perhaps a bias, as oneDNN takes them: in front an axis of `count`, where it is not 1. */
+/* The descriptors of three matrices and an optional bias. They have a leading axis of `count` unless that is 1. */
 typedef struct product_request {
     lksi_dnnl_desc a, b, c, bias;
 } product_request;
@@ -51,7 +51,7 @@ static dnnl_status_t describe_lying(lksi_dnnl_desc *desc, const lksi_dnnl_produc
                     is_transposed ? dnnl_acb : dnnl_abc);
 }
 
-/* Rounded ones are copied anyway, so the primitive says how; exact ones are taken as they lie. */
+/* Rounded operands are copied anyway, so the primitive chooses their layout. Exact ones are used as they are stored. */
 static dnnl_status_t describe_operands(product_request *r, const lksi_dnnl_product *p, dnnl_data_type_t type) {
     const dnnl_format_tag_t any = dnnl_format_tag_any;
     if (p->is_exact) {
@@ -101,7 +101,7 @@ static dnnl_status_t make_desc(dnnl_primitive_desc_t *pd, const lksi_dnnl_produc
     return status;
 }
 
-/* Operand i, which lies as (rows,columns) or the other way round. */
+/* Has operand i rounded, which may be stored transposed. */
 static lks_status round_operand(lksi_dnnl_primitive *primitive, int i, const_dnnl_primitive_desc_t pd,
                                 const lksi_dnnl_product *p) {
     lksi_dnnl_desc given = {0};
@@ -117,7 +117,7 @@ lks_status lksi_dnnl_product_create(lksi_dnnl_primitive **primitive, const lksi_
     static const int arguments[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t made = make_desc(&pd, product, product->is_exact ? dnnl_f32 : dnnl_bf16);
-    if (made == dnnl_unimplemented) made = make_desc(&pd, product, dnnl_f32); /* of operands that were rounded */
+    if (made == dnnl_unimplemented) made = make_desc(&pd, product, dnnl_f32); /* f32 operands, rounded */
     LKS_TRY(lksi_dnnl_check(made, product->what));
     lksi_dnnl_primitive *created = NULL;
     lks_status status = lksi_dnnl_primitive_create(&created, pd, arguments, product->has_bias ? 4 : 3, product->what);

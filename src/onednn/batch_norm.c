@@ -1,3 +1,4 @@
+/* Kernels of batch norm, and their lowering. */
 #include "onednn/batch_norm.h"
 
 #include "onednn/batch_norm_loops.h"
@@ -8,20 +9,20 @@
 #include <math.h>
 #include <stddef.h>
 
-/* A group of channels within an image. */
+/* A group of adjacent channels of an image. */
 typedef struct place {
     lksi_norm_group group;
-    int64_t offset;  /* of its first element */
-    int64_t channel; /* its first; those from `channels` on are padding */
+    int64_t offset;  /* offset of its first element */
+    int64_t channel; /* its first channel; channels from image.channels on are padding */
     int n_channels;  /* without the padding */
 } place;
 
-/* The widest group of `left` channels at most. */
+/* The widest group of at most `left` channels. */
 static int lanes_of(int64_t left) { return left >= 16 && lksi_isa_level() == 2 ? 16 : left >= 8 ? 8 : 1; }
 
-/* Walks over the groups; zeros: before the first. */
+/* Moves on to the next group. Zeros stand before the first one. */
 static bool next_place(const lksi_image *image, place *at) {
-    int64_t channel = at->channel + at->group.lanes; /* with the padding: block * image->block + lane */
+    int64_t channel = at->channel + at->group.lanes; /* counts padding channels, too: block * image->block + lane */
     int64_t block = channel / image->block, lane = channel % image->block, left = image->block - lane;
     if (block == image->blocks) return false;
     at->group = (lksi_norm_group){.n = image->n,
@@ -55,8 +56,8 @@ static bool has_addend(const lksi_kernel *kernel) {
     return false;
 }
 
-/* Scale and shift are 0 in the padding, so that it stays 0. With an addend, the last input, the first output is the
- * sum, and the last one, where it is read, what is added to. */
+/* Scale and shift are 0 for padding channels, so that the padding remains 0. With an addend, which is the last input,
+ * the first output is the sum. The last output is then the term before the addition, if it is read. */
 static void apply(const lksi_kernel *kernel, const place *at, void *const *in, const float *mean, const float *variance,
                   void *const *out) {
     const lksi_lowering *l = &kernel->lowering;
@@ -107,7 +108,7 @@ static lks_status inference(const lksi_kernel *kernel, void *const *in, void *co
     return LKS_OK;
 }
 
-/* Of the running mean and variance; `correction` makes the variance unbiased. */
+/* The "gradients" of the running mean and variance. `correction` makes the variance unbiased. */
 static void statistics_gradient(int64_t n_channels, const float *mean, const float *variance, double correction,
                                 float batch_weight, void *const *out) {
     float *dmean = out[3], *dvariance = out[4], factor = (float)correction * batch_weight;
@@ -153,7 +154,7 @@ static lks_status gradient(const lksi_kernel *kernel, void *const *in, void *con
     return LKS_OK;
 }
 
-/* --- the same in two halves, for statistics of more than this rank's batch --- */
+/* --- the same in two halves, for statistics over the batches of all ranks --- */
 
 static lks_status sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
@@ -234,13 +235,13 @@ static lks_status gradient_by_sums(const lksi_kernel *kernel, void *const *in, v
     return LKS_OK;
 }
 
-/* --- which of them --- */
+/* --- selection and lowering --- */
 
 typedef struct norm_kernel {
     const char *name;
     lks_status (*run)(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch);
-    unsigned images; /* bit i: input i is an image, as x is */
-    bool has_image;  /* so is the first output */
+    unsigned images; /* bit i: input i is an image like x */
+    bool has_image;  /* the first output is an image, too */
     bool takes_epilogues;
 } norm_kernel;
 
@@ -263,7 +264,7 @@ static norm_kernel kernel_of(lksi_op op) {
     }
 }
 
-/* ReLU; the sum with an image that lies as this one does; ReLU. Each may be missing. */
+/* Takes ReLU, the sum with an image of the same layout, and ReLU. Each is optional. */
 static void take_epilogues(const lksi_lowering *offer, lksi_layout layout, lksi_kernel *kernel) {
     lksi_lowering *l = &kernel->lowering;
     lksi_take_epilogue(offer, LKSI_OP_RELU, kernel);

@@ -1,24 +1,25 @@
-/* Each lane adds up its own channel, in the same order however wide the vectors are: the same bits everywhere. */
+/* Batch norm's loops. Each lane sums its own channel, in the same order for every vector width. So the bits are the
+ * same on every instruction set. */
 #include "onednn/batch_norm_loops.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-enum { CHUNK = 64 /* rows: few enough for sums in f32 and for the L1 cache */, UNROLLED = 4 };
+enum { CHUNK = 64 /* in rows: small enough for sums in f32 and for the L1 cache */, UNROLLED = 4 };
 
-/* Some samples, or some positions of one sample: runs of evenly spaced rows. */
+/* A chunk: some samples, or some positions of one sample. It consists of runs of evenly spaced rows. */
 typedef struct chunk {
-    int64_t i, p; /* the sample and position it begins with */
+    int64_t i, p; /* first sample and position */
     int64_t offset, n_runs, n_rows, run_stride, row_stride;
 } chunk;
 
-/* n_runs is 0 past the end. */
+/* The chunk that begins at (i, p). n_runs is 0 past the end. */
 static inline chunk chunk_at(const lksi_norm_group *g, int64_t i, int64_t p) {
     int64_t most = g->positions < CHUNK ? CHUNK / g->positions : 1, left = g->n - i;
     int64_t n_samples = left < most ? left : most;
     chunk c = {.i = i, .p = p, .offset = i * g->sample_stride + p * g->position_stride};
-    if (g->positions == 1) { /* samples are rows then */
+    if (g->positions == 1) { /* each sample is one row */
         c.n_runs = n_samples > 0;
         c.n_rows = n_samples;
         c.row_stride = g->sample_stride;
@@ -38,12 +39,12 @@ static inline chunk next_chunk(const lksi_norm_group *g, const chunk *c) {
     return chunk_at(g, c->i + (g->positions == 1 ? c->n_rows : c->n_runs), 0);
 }
 
-/* A deviation of less than a thousandth of the mean. */
+/* Whether the deviation is less than a thousandth of the mean. */
 static inline bool is_far(float mean, float squares, double count) {
     return (double)squares < 0x1p-20 * count * (double)mean * (double)mean;
 }
 
-#ifdef __AVX512F__ /* elsewhere compilers take vectors of this length to pieces */
+#ifdef __AVX512F__ /* without AVX-512, compilers split vectors of this length */
 #define LANES 16
 typedef float vector16 __attribute__((vector_size(64)));
 typedef int32_t mask16 __attribute__((vector_size(64)));

@@ -1,17 +1,18 @@
-/* Batch norm's loops over groups of LANES channels, as VECTORs; included by batch_norm_isa.c once per width. KEEP gives
- * a value where a comparison holds, else 0. Sums are in f32 over a chunk of rows and in double over chunks. */
+/* Batch norm's loops over groups of LANES channels, as VECTORs. batch_norm_isa.c includes this file once per width.
+ * KEEP returns a value if a comparison holds, otherwise 0. Sums are in f32 within a chunk of rows and in double over
+ * chunks. */
 
 #define NAME(function) LKSI_ISA_EXPAND(function, LANES)
 
 /* --- chunks --- */
 
-/* Rows a chunk adds in turn to UNROLLED sums, which do not wait for each other. */
+/* A chunk adds its rows in turn to UNROLLED independent sums, so that no addition waits for the one before. */
 static inline void NAME(add_up)(const VECTOR sums[UNROLLED], float *sum) {
     VECTOR total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     memcpy(sum, &total, sizeof total);
 }
 
-/* Of x - shift; NULL: of x. */
+/* The sum of x - shift. NULL: of x. */
 static inline void NAME(sum_chunk)(const chunk *c, const float *x, const float *shift, float *sum) {
     VECTOR sums[UNROLLED] = {ZERO}, value, origin = ZERO;
     if (shift != NULL) memcpy(&origin, shift, sizeof origin);
@@ -48,9 +49,9 @@ static inline void NAME(sum_squares)(const chunk *c, const float *x, const float
     NAME(add_up)(sums, sum);
 }
 
-/* Chunks are joined as in Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
- * variances", 1979. Of a channel whose values lie close together far from 0, what is left of a chunk around its mean
- * corrects that: one that is constant has no variance and the right mean. */
+/* Chunks are combined as in Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+ * variances", 1979. If the values of a channel are close together but far from 0, the sum of the deviations from a
+ * chunk's mean corrects that mean. A constant channel then has variance 0 and the exact mean. */
 static void NAME(moments)(const lksi_norm_group *g, const float *x, double *mean, double *squares) {
     float sum[LANES], chunk_mean[LANES], chunk_squares[LANES], rest[LANES] = {0};
     double total = 0;
@@ -76,7 +77,8 @@ static void NAME(moments)(const lksi_norm_group *g, const float *x, double *mean
     }
 }
 
-/* dy at `at`, 0 where y is not above 0. (Not returned: vectors are passed in another way on every instruction set.) */
+/* dy at `at`, or 0 unless y > 0. An output parameter, because the calling convention for returned vectors depends on
+ * the instruction set. */
 static inline void NAME(load_gradient)(const float *dy, const float *y, int64_t at, VECTOR *gradient) {
     VECTOR passed;
     memcpy(gradient, dy + at, sizeof *gradient);
@@ -116,9 +118,9 @@ static void NAME(products)(const lksi_norm_group *g, const float *mean, const fl
     }
 }
 
-/* --- element by element --- */
+/* --- element-wise loops --- */
 
-/* Inlined, so that what is NULL is known when it is compiled. */
+/* Inlined, so that NULL arguments are compile-time constants. */
 static inline void NAME(write)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x,
                                const float *addend, float *y, float *sum) {
     VECTOR value, other, mean, scale, shift;
@@ -131,7 +133,7 @@ static inline void NAME(write)(const lksi_norm_group *g, const lksi_norm_affine 
             int64_t at = i * g->sample_stride + p * g->position_stride;
             memcpy(&value, x + at, sizeof value);
             value = (value - mean) * scale + shift;
-            if (is_relu) value = KEEP(value, (value < 0) == 0); /* NaN stays */
+            if (is_relu) value = KEEP(value, (value < 0) == 0); /* NaN stays NaN */
             if (y != NULL) memcpy(y + at, &value, sizeof value);
             if (sum == NULL) continue;
             memcpy(&other, addend + at, sizeof other);

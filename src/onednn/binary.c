@@ -1,4 +1,4 @@
-/* Kernels of the operators on two tensors, and of repeating and gathering what they broadcast. */
+/* Kernels of the operators on two tensors, and of EXPAND. */
 #include "onednn/kernels.h"
 #include "onednn/loops.h"
 #include "onednn/walk.h"
@@ -9,7 +9,7 @@ lks_status lksi_run_binary(const lksi_kernel *kernel, void *const *in, void *con
     (void)scratch;
     const lksi_lowering *l = &kernel->lowering;
     lksi_binary_loop *loop = LKSI_ISA_PICK(lksi_binary_loops)->of[l->op];
-    if (lksi_tensor_equal(&l->inputs[0], &l->inputs[1])) { /* in any layout that they share */
+    if (lksi_tensor_equal(&l->inputs[0], &l->inputs[1])) { /* in any common layout */
         loop(lksi_stored_count(kernel), in[0], 1, in[1], 1, out[0]);
         return LKS_OK;
     }

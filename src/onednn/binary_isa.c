@@ -1,5 +1,5 @@
-/* Loops of the operators on two tensors. One loop for each way in which an operand may repeat: a step that is a
- * variable would keep the compiler from using vectors. */
+/* Loops of the operators on two tensors. There is one loop for each way in which an operand may repeat, because a
+ * variable step would prevent vectorisation. */
 #include "onednn/loops.h"
 
 #define BINARY(name, expression)                                                                                       \

@@ -1,5 +1,5 @@
-/* Every activation is a tanh, over whole rows at once: sigmoid x = (1 + tanh(x / 2)) / 2, which is exact to the
- * rounding of a number near 1, as the gates are used. */
+/* The cells of recurrent layers. Every activation is a tanh over a whole row: sigmoid x = (1 + tanh(x / 2)) / 2. Its
+ * error is that of rounding a number near 1, which is sufficient for gates. */
 #include "onednn/cell.h"
 
 #include "onednn/libm.h"
@@ -70,7 +70,7 @@ static void rnn_gradient(int64_t m, bool is_relu, const float *restrict h, const
                          float *restrict dgates) {
     if (is_relu)
         for (int64_t j = 0; j < m; j++) {
-            float gradient = dh[j]; /* read always, so that vectors can be used */
+            float gradient = dh[j]; /* read unconditionally, so that the loop can be vectorised */
             dgates[j] = h[j] > 0 ? gradient : 0;
         }
     else

@@ -1,4 +1,5 @@
-/* Convolutions as oneDNN's direct ones, in whatever layouts it likes; their biases' gradients by a loop of ours. */
+/* Convolutions by oneDNN's direct algorithm, in the layouts that it chooses. The gradients of biases are computed by a
+ * loop of Lockstep's own. */
 #include "onednn/convolution.h"
 
 #include "onednn/api.h"
@@ -8,22 +9,22 @@
 #include "onednn/loops.h"
 #include "onednn/whole_window.h"
 
-/* How an image lies, where that is an input's own business: results lie as the primitive writes them. */
+/* The layout of an input image. The primitive chooses the layout of results. */
 static lksi_layout image_layout(const lksi_lowering *l, int place) {
     return place < LKSI_FIRST_OUTPUT ? l->input_layouts[place] : (lksi_layout){0};
 }
 
 /* --- the primitives --- */
 
-/* Positions of dy that one primitive adds up for the gradient of the weights. oneDNN adds them to one sum, image after
- * image; parts that are added up lose fewer digits (65,536 positions: 5.2e-6 of the norm in one row, 6.6e-7 in parts of
- * 1024). A part costs a pass over the gradient, which is nothing while that stays in the caches: there parts are short.
- */
+/* The number of positions of dy that one primitive sums for the gradient of the weights. oneDNN adds all positions to
+ * one sum, image after image. Summing in parts loses fewer digits (65,536 positions: relative error 5.2e-6 in one sum,
+ * 6.6e-7 in parts of 1024). Each part costs a pass over the gradient, which is cheap while the gradient fits the
+ * caches: parts are shorter then. */
 enum { FEW_WEIGHTS = 65536, MOST_TERMS_OF_FEW = 128, MOST_TERMS = 1024 };
 
 typedef struct conv_state {
-    lksi_dnnl_primitive *primitive; /* of n_part samples: all, but for the gradient of the weights */
-    lksi_dnnl_primitive *last;      /* of those that are left over; NULL: none */
+    lksi_dnnl_primitive *primitive; /* for n_part samples: all of them, except for the gradient of the weights */
+    lksi_dnnl_primitive *last;      /* for the remaining samples; NULL: none */
     int64_t n_part;
 } conv_state;
 
@@ -39,7 +40,7 @@ static void free_state(conv_state *state) {
 
 static void release(lksi_kernel *kernel) { free_state(kernel->state); }
 
-/* For n of the samples. */
+/* Creates the primitive for n of the samples. */
 static lks_status create(const lks_device *device, const lksi_lowering *l, int64_t n, lksi_dnnl_primitive **primitive,
                          conv_layouts *layouts) {
     lksi_conv_places p = lksi_conv_places_of(l);
@@ -59,7 +60,7 @@ static lks_status create(const lks_device *device, const lksi_lowering *l, int64
     return LKS_OK;
 }
 
-/* Sample by sample, one after the other. */
+/* Whether the samples of an image are contiguous and follow each other. */
 static bool has_samples(const lksi_tensor *image, const lksi_layout *layout) {
     return layout->id == 0 || lksi_image_has_lanes(image, layout);
 }
@@ -68,7 +69,7 @@ static bool are_alike(const conv_layouts *a, const conv_layouts *b) {
     return a->x.id == b->x.id && a->w.id == b->w.id && a->y.id == b->y.id;
 }
 
-/* The primitives of the parts, in place of the one of all, where they take the tensors as that one does. */
+/* Replaces the primitive for all samples by primitives for parts, if these use the same layouts. */
 static lks_status divide(const lks_device *device, const lksi_lowering *l, const conv_layouts *layouts,
                          conv_state *state) {
     const lksi_tensor *dy = &l->inputs[0], *x = &l->inputs[1];
@@ -125,14 +126,14 @@ static float *sample_at(const lksi_lowering *l, void *const *in, int i, int64_t 
     return (float *)in[i] + sample * (lksi_image_count(&image) / image.n);
 }
 
-/* Of scratch, for the gradient of one part. */
+/* The scratch size for the gradient of one part. */
 static size_t part_nbytes(const lksi_kernel *kernel) {
     const conv_state *state = kernel->state;
     bool is_divided = state->n_part < kernel->lowering.inputs[0].dims[0];
     return is_divided ? lksi_whole_lines(lksi_stored_count(kernel) * sizeof(float)) : 0;
 }
 
-/* The bias's by a loop of ours: oneDNN would add its terms one by one. */
+/* The gradient of the bias uses our own loop, because oneDNN would add its terms one by one. */
 static lks_status run_grad_weight(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const conv_state *state = kernel->state;
     const lksi_lowering *l = &kernel->lowering;
@@ -158,7 +159,7 @@ static size_t scratch_nbytes(const lksi_kernel *kernel) {
 
 /* --- lowering --- */
 
-/* Those products are sgemm's, which knows f32 alone. */
+/* Whether sgemm computes it. sgemm supports f32 only. */
 static bool is_product(const lks_device *device, const lksi_lowering *l) {
     return device->product_type == LKS_F32 && lksi_conv_is_whole_window(l);
 }
@@ -175,7 +176,7 @@ lks_status lksi_onednn_lower_convolution(const lks_device *device, const lksi_lo
                             .lowering = *lowering,
                             .state = state};
     lksi_conv_places p = lksi_conv_places_of(lowering);
-    lksi_lowering_make_row_major(&kernel->lowering); /* the bias */
+    lksi_lowering_make_row_major(&kernel->lowering); /* for the bias */
     lksi_conv_set_layout(&kernel->lowering, p.x, layouts.x);
     lksi_conv_set_layout(&kernel->lowering, p.w, layouts.w);
     lksi_conv_set_layout(&kernel->lowering, p.y, layouts.y);

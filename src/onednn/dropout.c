@@ -1,4 +1,4 @@
-/* Kernels of dropout, drawn as op/dropout.h says. */
+/* Kernels of dropout, with the random draws of op/dropout.h. */
 #include "op/dropout.h"
 
 #include "onednn/kernels.h"

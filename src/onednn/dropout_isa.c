@@ -1,6 +1,6 @@
-/* Dropout's draws, several Philox blocks side by side; the rounds are those of base/philox.c. A word stands in the
- * lower half of 64 bits, what the upper half holds does not matter: there is one instruction that multiplies the lower
- * halves of a vector, and it gives both halves of the products where they are needed. */
+/* Dropout's random draws, several Philox blocks in parallel. The rounds are those of base/philox.c. A word is in the
+ * lower half of 64 bits. The upper half is arbitrary. One instruction multiplies the lower halves of a vector, and
+ * leaves both halves of the products where they are needed. */
 #include "onednn/loops.h"
 
 #include <string.h>
@@ -28,15 +28,15 @@ enum { LANES = sizeof(words) / sizeof(uint64_t) };
 /* 1 where the word is at least the threshold, else 0; `rest` is 2^32 - threshold. */
 static words is_kept(words word, uint64_t rest) { return ((word & 0xFFFFFFFFu) + rest) >> 32; }
 
-/* Where a 32-bit word's byte i stands in memory. */
+/* The shift to the byte of a 32-bit word that is byte i in memory. */
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 #define SHIFT(i) (24 - 8 * (i))
 #else
 #define SHIFT(i) (8 * (i))
 #endif
 
-/* Which elements the blocks (first, sample, stream), (first + 1, sample, stream), ... keep: in each lane four bytes of
- * 0 or 1. */
+/* The elements that the blocks (first, sample, stream), (first + 1, sample, stream), ... keep: four bytes of 0 or 1 in
+ * each lane. */
 static words draw_lanes(const uint32_t key[2], uint32_t first, uint32_t sample, const uint32_t stream[2],
                         uint64_t rest) {
     const words zero = {0}, factor0 = zero + 0xD2511F53u, factor1 = zero + 0xCD9E8D57u;

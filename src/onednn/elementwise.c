@@ -1,4 +1,4 @@
-/* Kernels of the operators that map each element by itself. */
+/* Kernels of the element-wise operators. */
 #include "onednn/kernels.h"
 #include "onednn/libm.h"
 #include "onednn/loops.h"

@@ -1,8 +1,8 @@
-/* Loops of the operators that map each element by itself. */
+/* Loops of the element-wise operators. */
 #include "onednn/loops.h"
 #include "onednn/vector_math.h"
 
-/* What a loop reads it reads always: a conditional read would keep the compiler from using vectors. */
+/* All reads are unconditional, because a conditional read would prevent vectorisation. */
 #define MAP(name, expression)                                                                                          \
     static void name(size_t count, float p, const float *restrict from, const float *restrict unused,                  \
                      float *restrict to) {                                                                             \
@@ -22,7 +22,7 @@
         }                                                                                                              \
     }
 
-/* The derivative of x P(x): P(x) + x p(x), p the density. */
+/* The derivative of x P(x) is P(x) + x p(x), where p is the density. */
 static inline float gelu_slope(float x) {
     float decay = lksi_exp(-0.5f * (x * x));
     return lksi_normal_below(x, decay) + x * (0.398942280f * decay);

@@ -1,4 +1,4 @@
-/* From an operator to the cpu device's own loop for it. */
+/* Maps operators to the cpu device's own loops. */
 #include "onednn/kernels.h"
 
 typedef struct loop_kernel {
@@ -18,14 +18,14 @@ static const char *const kernel_names[] = {
 #undef KERNEL_NAME
 };
 
-/* Whether all tensors have one shape, so that they can be gone through as they are stored. */
+/* Whether all tensors have one shape, so that they can be processed in storage order. */
 static bool is_uniform(const lksi_lowering *l) {
     for (int i = 0; i < l->n_inputs; i++)
         if (!lksi_tensor_equal(&l->inputs[i], &l->outputs[0])) return false;
     return true;
 }
 
-/* The first layout among the inputs that is not row-major, if there is one, for all. */
+/* Gives all tensors the first layout among the inputs that is not row-major, if there is one. */
 static void share_layout(lksi_lowering *l) {
     lksi_layout layout = {0};
     for (int i = l->n_inputs; i-- > 0;)
@@ -39,7 +39,7 @@ static size_t scratch_nbytes(const lksi_lowering *l) {
     return l->op == LKSI_OP_SUM || l->op == LKSI_OP_MEAN || l->op == LKSI_OP_SUM_TO ? lksi_sums_nbytes(l) : 0;
 }
 
-/* Not what is moved in elements of another size: that is the reference device's. */
+/* Elements of other sizes than f32 are left to the reference device. */
 bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel) {
     const loop_kernel *loop = &loop_kernels[question->op];
     if (loop->run == NULL || lks_type_nbytes(question->inputs[0].type) != sizeof(float)) return false;

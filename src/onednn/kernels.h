@@ -1,11 +1,11 @@
-/* Kernels of the cpu device that are loops of our own: which operators have one. */
+/* The kernels of the cpu device that are Lockstep's own loops: which operators have one. */
 #ifndef LKSI_ONEDNN_KERNELS_H
 #define LKSI_ONEDNN_KERNELS_H
 
 #include "device/device.h"
 
-/* X(OPERATOR, name, whether every element is treated alike and 0 gives 0, so that tensors of one layout, padding
- * included, are as good as rows) */
+/* X(OPERATOR, name, keeps_layout). keeps_layout: every element is treated alike and 0 gives 0, so that the kernel can
+ * process tensors of one common layout, padding included, in storage order. */
 #define LKSI_LOOP_KERNELS(X)                                                                                           \
     X(COPY, copy, true)                                                                                                \
     X(RELU, elementwise, true)                                                                                         \
@@ -66,13 +66,13 @@ LKSI_LOOP_KERNELS(LKSI_LOOP_KERNEL_DECLARE)
 /* Scratch of SUM, MEAN and SUM_TO. */
 size_t lksi_sums_nbytes(const lksi_lowering *lowering);
 
-/* Whether there is one; *kernel is then filled. */
+/* Fills *kernel and returns true if the operator has a loop. */
 bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel);
 
-/* Whether `op` is offered as the kernel's next epilogue; it is taken then. */
+/* Takes `op` if it is offered as the kernel's next epilogue. Returns whether it was taken. */
 bool lksi_take_epilogue(const lksi_lowering *offer, lksi_op op, lksi_kernel *kernel);
 
-/* Elements of the kernel's first result as they are stored, padding included. */
+/* The number of stored elements of the kernel's first result, padding included. */
 size_t lksi_stored_count(const lksi_kernel *kernel);
 
 #endif

@@ -1,5 +1,5 @@
-/* Sums and maxima over rows in 16 lanes, whatever the width of the machine's vectors: the same order of additions, and
- * so the same bits, on every instruction set. (Compilers may not reorder float additions themselves.) For NAME_isa.c
+/* Sums and maxima over rows in 16 lanes, for every vector width of the machine. The order of additions is therefore the
+ * same, and so are the bits, on every instruction set. (Compilers may not reorder float additions.) For NAME_isa.c
  * files. */
 #ifndef LKSI_LANES_H
 #define LKSI_LANES_H
@@ -22,12 +22,12 @@ enum { LKSI_VECTORS = LKSI_LANES / LKSI_VECTOR };
 
 typedef float lksi_vector __attribute__((vector_size(4 * LKSI_VECTOR)));
 typedef int32_t lksi_vector_mask __attribute__((vector_size(4 * LKSI_VECTOR)));
-/* The same wherever a float may lie. */
+/* The same type without alignment requirements. */
 typedef float lksi_floats __attribute__((vector_size(4 * LKSI_VECTOR), aligned(4), may_alias));
 
 static inline const lksi_floats *lksi_floats_at(const float *x) { return (const lksi_floats *)x; }
 
-/* Halves fold onto each other: lane i and lane i + 8, then 4, 2, 1. */
+/* Adds the lanes pairwise: lane i and lane i + 8, then 4, 2, 1. */
 static inline float lksi_lanes_total(const lksi_vector sum[LKSI_VECTORS]) {
     float lanes[LKSI_LANES];
     memcpy(lanes, sum, sizeof lanes);
@@ -36,14 +36,14 @@ static inline float lksi_lanes_total(const lksi_vector sum[LKSI_VECTORS]) {
     return lanes[0];
 }
 
-/* Of x - shift. */
+/* The sum of x - shift. */
 static inline float lksi_row_sum_shifted(size_t count, float shift, const float *x) {
     lksi_vector sum[LKSI_VECTORS] = {{0}};
     size_t i = 0;
     for (; i + LKSI_LANES <= count; i += LKSI_LANES)
         for (int k = 0; k < LKSI_VECTORS; k++) sum[k] += *lksi_floats_at(x + i + k * LKSI_VECTOR) - shift;
     float total = i > 0 ? lksi_lanes_total(sum) : 0;
-    for (; i < count; i++) total += x[i] - shift; /* into lanes, it would take longer */
+    for (; i < count; i++) total += x[i] - shift; /* masked vectors would be slower */
     return total;
 }
 
@@ -60,7 +60,7 @@ static inline float lksi_row_dot(size_t count, const float *x, const float *y) {
     return total;
 }
 
-/* NaN counts as smaller than anything. */
+/* NaN counts as smaller than all numbers. */
 static inline float lksi_row_max(size_t count, const float *x) {
     lksi_vector largest[LKSI_VECTORS];
     float lanes[LKSI_LANES], result = -INFINITY;

@@ -15,12 +15,12 @@ lks_status lksi_run_layer_norm(const lksi_kernel *kernel, void *const *in, void 
     return LKS_OK;
 }
 
-/* The mean and the deviation of a row are taken from it again: as floats, in[3] and in[4] have too few digits. */
+/* Mean and deviation of a row are computed again, because in[3] and in[4], being floats, have too few digits. */
 lks_status lksi_run_layer_norm_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_layer_norm_loops *loops = LKSI_ISA_PICK(lksi_layer_norm_loops);
     int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[0]), n = lksi_tensor_rows(&kernel->lowering.inputs[0]);
     float epsilon = (float)kernel->lowering.attributes.epsilon, *dx = out[0], *dw = out[1], *db = out[2];
-    double *sums = scratch; /* of dw, then of db */
+    double *sums = scratch; /* sums for dw, then for db */
     const float *x = in[0], *dy = in[1];
     memset(sums, 0, 2 * (size_t)k * sizeof *sums);
     for (int64_t i = 0; i < n; i++)

@@ -1,10 +1,10 @@
-/* Loops of layer normalisation, one row at a time, in double: the gradient of a narrow row is small against the terms
- * that it is the difference of. Sums go in 16 lanes, as lanes.h says, all of a row in one pass: of d = x - x[0], which
- * loses nothing to speak of by being taken off the mean afterwards. */
+/* Loops of layer normalisation, one row at a time, in double: the gradient of a row with little spread is a small
+ * difference of large terms. Sums use 16 lanes (lanes.h). All sums of a row are made in one pass, over d = x - x[0], so
+ * that subtracting the mean afterwards loses almost no digits. */
 #include "onednn/lanes.h"
 #include "onednn/loops.h"
 
-enum { WIDTH = LKSI_VECTOR / 2, N_VECTORS = LKSI_LANES / WIDTH }; /* of vectors of doubles */
+enum { WIDTH = LKSI_VECTOR / 2, N_VECTORS = LKSI_LANES / WIDTH }; /* in vectors of doubles */
 
 typedef double doubles __attribute__((vector_size(8 * WIDTH)));
 typedef float as_many_floats __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
@@ -55,7 +55,7 @@ static void forward(size_t count, float epsilon, const float *x, const float *w,
     *inverse = (float)s.inverse;
 }
 
-/* Of a row, and the means of g and of g h, where h = (x - mean) inverse, g = dy w. */
+/* The statistics of a row, and the means of g and of g h, where h = (x - mean) inverse and g = dy w. */
 static statistics look_back(size_t count, float epsilon, const float *x, const float *dy, const float *w,
                             double *mean_g, double *mean_gh) {
     doubles sum_d[N_VECTORS] = {{0}}, sum_dd[N_VECTORS] = {{0}}, sum_g[N_VECTORS] = {{0}}, sum_gd[N_VECTORS] = {{0}};

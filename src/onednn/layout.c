@@ -1,3 +1,4 @@
+/* The table of oneDNN's format tags, layout ids, and images. */
 #include "onednn/layout.h"
 
 #include "base/isa.h"
@@ -5,7 +6,7 @@
 #include <oneapi/dnnl/dnnl_types.h>
 #include <string.h>
 
-/* oneDNN's names say how the elements lie: axes from the outermost on, blocks inside them at the end. */
+/* oneDNN's tag names describe the layout: the axes from the outermost on, then the blocks inside them. */
 #define TAG(name)                                                                                                      \
     { dnnl_##name, #name }
 static const struct {
@@ -29,7 +30,7 @@ static const char *name_of(int tag) {
 
 static int axis_of(char letter) { return letter >= 'a' ? letter - 'a' : letter - 'A'; }
 
-/* "aBcd8b": 4 letters say the order of the axes, the rest blocks. */
+/* The number of letters that give the order of the axes: 4 for "aBcd8b". Blocks follow. */
 static int order_length(const char *name) { return (int)strcspn(name, "123456789"); }
 
 int lksi_layout_next_tag(int n_dims, int *index) {
@@ -52,21 +53,21 @@ lksi_axes lksi_layout_axes(const lksi_tensor *tensor, int64_t groups) {
     return axes;
 }
 
-/* One block of a name: its extent; *at moves on to the letter of its axis. */
+/* Returns the extent of one block of a name. *at moves on to the letter of its axis. */
 static int64_t read_block(const char **at) {
     int64_t extent = 0;
     for (; **at >= '0' && **at <= '9'; (*at)++) extent = extent * 10 + (**at - '0');
     return extent;
 }
 
-/* --- is a layout row-major after all? --- */
+/* --- detection of layouts that are row-major --- */
 
-/* One step of the walk through memory: `extent` elements along `axis`, `stride` of them apart in row-major order. */
+/* One loop of the walk through memory: `extent` elements along `axis`, which are `stride` apart in row-major order. */
 typedef struct walk {
     int64_t extent, stride;
 } walk;
 
-/* The walk from the outermost to the innermost; its length, or -1 where there is padding. */
+/* Writes the loops from the outermost to the innermost. Returns their number, or -1 if there is padding. */
 static int walk_through(const char *name, const lksi_axes *axes, walk *steps) {
     int64_t block[LKSI_MAX_AXES], stride[LKSI_MAX_AXES], below = 1;
     for (int i = axes->n; i-- > 0; below *= axes->dims[i]) block[i] = 1, stride[i] = below;
@@ -74,14 +75,14 @@ static int walk_through(const char *name, const lksi_axes *axes, walk *steps) {
     for (const char *at = name + n_order; *at != '\0'; at++, n++) {
         int64_t extent = read_block(&at);
         block[axis_of(*at)] *= extent;
-        steps[n] = (walk){extent, axis_of(*at)}; /* its axis for now, its stride below */
+        steps[n] = (walk){extent, axis_of(*at)}; /* holds the axis until the stride is known, below */
     }
     for (int i = 0; i < n_order; i++) {
         int axis = axis_of(name[i]);
         if (axes->dims[axis] % block[axis] != 0) return -1;
         steps[i] = (walk){axes->dims[axis] / block[axis], block[axis] * stride[axis]};
     }
-    for (int i = n_order; i < n; i++) { /* the first block of an axis is its outermost */
+    for (int i = n_order; i < n; i++) { /* the first block of an axis is the outermost one */
         int axis = (int)steps[i].stride;
         block[axis] /= steps[i].extent;
         steps[i].stride = block[axis] * stride[axis];
@@ -100,7 +101,7 @@ static bool is_row_major(const char *name, const lksi_axes *axes) {
     return n > 0;
 }
 
-/* Elements with the padding. */
+/* The number of elements including padding. */
 static int64_t padded_count(const char *name, const lksi_axes *axes) {
     int64_t block[LKSI_MAX_AXES] = {0}, count = 1;
     for (const char *at = name + order_length(name); *at != '\0'; at++) {
@@ -141,7 +142,8 @@ lksi_layout lksi_layout_like(uint64_t id, const lksi_tensor *tensor) {
 
 /* --- images --- */
 
-/* Channels side by side in it: 0: all that there are; -1: they lie apart, or it is unknown. */
+/* The number of adjacent channels in the layout. 0: all channels. -1: channels are not adjacent, or the layout is
+ * unknown. */
 static int64_t block_of(const lksi_layout *layout) {
     switch (layout->id) {
     case dnnl_aBcd4b:

@@ -1,4 +1,4 @@
-/* tanh, exp and others by the C library, by its vector functions where it has them. */
+/* tanh, exp and others from the C library, by its vector functions if it has them. */
 #ifndef LKSI_LIBM_H
 #define LKSI_LIBM_H
 
@@ -8,7 +8,8 @@
 #include <stddef.h>
 
 typedef struct lksi_libm_loops {
-    /* y = f(y), or of POW f(y, number), to 4 units in the last place, wherever an element stands */
+    /* y = f(y), or f(y, number) for POW. The error is at most 4 units in the last place, and does not depend on the
+     * position of an element. */
     void (*of[LKSI_OP_COUNT])(float number, float *y, size_t count);
 } lksi_libm_loops;
 

@@ -1,6 +1,7 @@
-/* glibc's libmvec computes 8 or 16 at once, tanh 2.7 times as fast as oneDNN 2.6 does. The declarations tell gcc that
- * the vector forms exist (tanh and log1p: glibc >= 2.35 on x86-64); math.h says so under -ffast-math alone, which we do
- * not want. Other compilers and C libraries compute one after the other. */
+/* tanh, exp and others by vector functions. glibc's libmvec computes 8 or 16 at once, tanh 2.7 times as fast as oneDNN
+ * 2.6. The declarations below tell gcc that the vector forms exist (tanh and log1p: glibc >= 2.35 on x86-64). math.h
+ * declares them only under -ffast-math, which is not wanted. Other compilers and C libraries compute one element after
+ * the other. */
 #include "onednn/libm.h"
 
 #include <features.h>
@@ -24,10 +25,10 @@ extern float powf(float x, float exponent) __attribute__((simd("notinbranch"), c
 #include <math.h>
 #endif
 
-enum { LANES = 16 }; /* of the widest vector */
+enum { LANES = 16 }; /* elements of the widest vector */
 
-/* Vectors are not inlined: whole ones and the rest, of which a scalar tail would have other bits, go through the same
- * code. */
+/* The vector loop is not inlined: whole vectors and the rest go through the same code, because a scalar tail would
+ * produce other bits. */
 #define LOOP(name, expression)                                                                                         \
     static __attribute__((noinline)) void name##_of_vectors(float number, float *y, size_t n_vectors) {                \
         (void)number;                                                                                                  \
@@ -52,7 +53,7 @@ LOOP(logarithm, logf(x))
 LOOP(logarithm_of_more, log1pf(x))
 LOOP(sine, sinf(x))
 LOOP(cosine, cosf(x))
-LOOP(power, number != 0 ? powf(x, number) : 1) /* also of NaN */
+LOOP(power, number != 0 ? powf(x, number) : 1) /* NaN^0 is 1 */
 
 const lksi_libm_loops LKSI_ISA_NAME(lksi_libm_loops) = {
     .of = {[LKSI_OP_TANH] = hyperbolic_tangent,

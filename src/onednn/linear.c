@@ -1,21 +1,23 @@
-/* The linear layer's three products on plain row-major weights, by oneDNN's sgemm; with AVX2 its other primitives run
- * on that, too. With AVX-512 y of up to 64 rows is its matmul primitive's; from 500 rows on sgemm is quicker. How the
- * operands lie matters more; what was measured (AVX2, one core of 101 GFLOP/s at most; AVX-512: docs/decisions/0002):
+/* The three products of the linear layer, on plain row-major weights, by oneDNN's sgemm. With AVX2 oneDNN's other
+ * primitives use the same code. With AVX-512, y with up to 64 rows is computed by the matmul primitive. From 500 rows
+ * on sgemm is faster. The layout of the operands matters more. Measured with AVX2 (one core with a peak of 101 GFLOP/s;
+ * AVX-512: docs/decisions/0002):
  *
- * - Rows that are a multiple of 512 bytes apart share few sets of the L1 cache, and sgemm reads a column of rows at a
- * time to pack them: dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
- * - sgemm works on whole vectors of the result's columns. y^T = W x^T has the batch there, usually a multiple of 8, and
- *   packs the small operand: 32 x 1024 times 256 ran at 70 GFLOP/s as y = x W^T, at 91 as y^T, and 64 x 784 times 50 at
- *   75 and 89. Transposing y, with the bias in the same pass, costs 1 to 4 us. From about 100 rows on it
- * only costs: 2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73.
- * - Thousands of longer rows would be copied through the last cache: dW of 4096 x 512 by 4096 x 128 ran at 63 as it
- * lay, at 71 copied at once, at 83 in chunks of 256 rows, which stay in the second one.
+ * - Rows whose distance is a multiple of 512 bytes share few sets of the L1 cache, and sgemm reads a column of rows
+ *   at a time to pack them. dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
+ * - sgemm computes whole vectors of the result's columns. y^T = W x^T has the batch there, usually a multiple of 8, and
+ *   packs the small operand. 32 x 1024 times 256 ran at 70 GFLOP/s as y = x W^T, at 91 as y^T, and 64 x 784 times 50 at
+ *   75 and 89. Transposing y, with the bias in the same pass, costs 1 to 4 us. From about 100 rows on y^T is slower:
+ *   2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73.
+ * - Copying thousands of long rows at once goes through the last cache. dW of 4096 x 512 by 4096 x 128 ran at 63
+ *   GFLOP/s without a copy, at 71 copied at once, at 83 copied in chunks of 256 rows, which stay in the second one.
  *
- * A row of y and of dx is to have the same bits in a batch of any size, or else layers behind it that take small
- * differences tell batches apart. With AVX-512 sgemm and the primitive add term after term, sgemm up to 384 in one go.
- * Its products with a vector are made otherwise, and those with fewer than 16 rows of its second operand: of x, or for
- * y^T of W. The primitive or the other form takes their place (tests/onednn/test_rows_alike.c). A single row
- * oneDNN 3.12 multiplies by a kernel of its own, so the primitive is given it twice. */
+ * A row of y and of dx must have the same bits in a batch of any size. Otherwise later layers that compute small
+ * differences could tell batches apart. With AVX-512 sgemm and the primitive add term after term, sgemm up to 384 in
+ * one go. sgemm computes products with a vector differently, and products with fewer than 16 rows of its second
+ * operand: of x, or for y^T of W. In these cases the primitive or the other form is used
+ * (tests/onednn/test_rows_alike.c). oneDNN 3.12 multiplies a single row by a separate kernel, so the primitive gets it
+ * twice. */
 #include "onednn/linear.h"
 
 #include "base/cache.h"
@@ -36,8 +38,8 @@ enum { SMALL_CACHE_NBYTES = 32 << 10 };
 
 typedef struct linear_state {
     lksi_dnnl_primitive *primitive; /* NULL: sgemm */
-    bool is_transposed;             /* it computes y^T */
-    bool is_doubled;                /* a primitive of two rows, which are both the one that there is */
+    bool is_transposed;             /* computes y^T */
+    bool is_doubled;                /* the primitive has two rows, both of which are the only row of x */
 } linear_state;
 
 static lks_status product_transposed(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
@@ -101,15 +103,17 @@ static void release_linear(lksi_kernel *kernel) {
     lksi_free(state);
 }
 
-/* 16 rows, W's rows 4 KiB long: y^T is quickest, but not as a primitive, which reads 14 rows of W at a time, all from
- * one set of the L1 cache (it copies longer ones first). So it is with 32 where that cache has 8 ways; of 12 it has
- * time to. */
+/* Whether the primitive would be slow: 16 rows of x, and rows of W that are 4 KiB long. y^T is fastest then, but not
+ * as a primitive, which reads 14 rows of W at a time, all from one set of the L1 cache. (It copies longer rows
+ * first.) The same holds for 32 rows if that cache has 8 ways, that is at most 32 KiB. With 12 ways the primitive is
+ * fast enough. */
 static bool collides(int64_t n, int64_t k) {
     int64_t n_most = lksi_first_cache_nbytes() > SMALL_CACHE_NBYTES ? WIDE_VECTOR : 2 * WIDE_VECTOR;
     return n % WIDE_VECTOR == 0 && n <= n_most && k == 1024;
 }
 
-/* The primitive computes whole vectors of the result's columns, and copies the operand that has them. */
+/* Whether y^T is faster. The primitive computes whole vectors of the result's columns, and copies the operand that has
+ * them. */
 static bool is_better_transposed(int64_t n, int64_t m, int64_t k) {
     int64_t m_computed = (m + WIDE_VECTOR - 1) / WIDE_VECTOR * WIDE_VECTOR;
     bool wastes = 7 * m_computed > 8 * m;
@@ -192,16 +196,17 @@ static lks_status multiply_rows(const float *dy, int64_t dy_row, const float *x,
     return lksi_dnnl_gemm('T', 'N', m, k, n, dy, dy_row, x, x_row, is_added ? 1.0f : 0.0f, out, k);
 }
 
-/* With AVX-512 sgemm makes an element in one row of fused multiply-adds, to which C is added, wherever it lies, unless
- * the result is a vector. Without, its kernels differ by place, and begin longer sums with C: no two rows need have the
- * bits that they have together (tests/onednn/test_row_product.c). Several threads divide the work by its shape. */
+/* With AVX-512 sgemm computes an element as one chain of fused multiply-adds, to which C is added, wherever the element
+ * is, unless the result is a vector. Without AVX-512 its kernels differ by position, and begin longer sums with C: rows
+ * that are computed separately may have other bits than together (tests/onednn/test_row_product.c). Several threads
+ * divide the work by its shape. */
 const lksi_row_product *lksi_onednn_row_product(const lks_device *device) {
     static const lksi_row_product product = {CHUNK_ROWS, lksi_padded_row, multiply_rows};
     bool is_alike = lksi_dnnl_has_avx512() && device->num_threads == 1 && device->product_type == LKS_F32;
     return is_alike ? &product : NULL;
 }
 
-/* dW (m,k) = dy (n,m)^T x (n,k), or added to it. */
+/* dW (m,k) = dy (n,m)^T x (n,k), or += if `adds`. */
 static lks_status add_rows(const float *dy, const float *x, int64_t n, int64_t m, int64_t k, float *scratch, bool adds,
                            float *dw) {
     dy = lksi_pad_rows(dy, n, m, &scratch);
@@ -209,7 +214,7 @@ static lks_status add_rows(const float *dy, const float *x, int64_t n, int64_t m
     return multiply_rows(dy, lksi_padded_row(m), x, lksi_padded_row(k), n, m, k, adds, dw);
 }
 
-/* Rows of one product: all, unless they have to be copied. */
+/* The number of rows of one product: all of them, unless rows have to be copied. */
 static int64_t chunk_rows(int64_t n, int64_t m, int64_t k) {
     bool is_copied = lksi_padded_row(m) != m || lksi_padded_row(k) != k;
     return is_copied && n > CHUNK_ROWS ? CHUNK_ROWS : n;

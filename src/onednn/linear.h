@@ -1,4 +1,4 @@
-/* The linear layer's three products on oneDNN. */
+/* The three products of the linear layer with oneDNN. */
 #ifndef LKSI_ONEDNN_LINEAR_H
 #define LKSI_ONEDNN_LINEAR_H
 

@@ -1,5 +1,5 @@
-/* The cpu device's own loops, one table per *_isa.c file: what oneDNN has no faster form of. f32, rows and flat arrays;
- * results never overlap operands. */
+/* The cpu device's own loops, one table per *_isa.c file, for operators that oneDNN does not compute faster. They work
+ * on f32, on rows and flat arrays. Results never overlap operands. */
 #ifndef LKSI_LOOPS_H
 #define LKSI_LOOPS_H
 
@@ -9,16 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Element by element, over `count` elements: y of x, or dx of dy and of what the catalogue names beside it, by
- * operator. `number`: the operator's. */
+/* Element-wise loops over `count` elements, by operator: y from x, or dx from dy and the other operand that the
+ * catalogue names. `number` is the operator's attribute. */
 typedef void lksi_elementwise_loop(size_t count, float number, const float *x, const float *dy, float *y);
 typedef struct lksi_elementwise_loops {
     lksi_elementwise_loop *of[LKSI_OP_COUNT];
 } lksi_elementwise_loops;
 LKSI_ISA_DECLARE(lksi_elementwise_loops, lksi_elementwise_loops);
 
-/* Two operands, by operator; a step is 1, or 0 where the operand repeats its one element, which one of them does at
- * most, unless there is one element in all. */
+/* Loops over two operands, by operator. A step is 1, or 0 if the operand repeats its only element. At most one of the
+ * steps is 0, unless `count` is 1. */
 typedef void lksi_binary_loop(size_t count, const float *a, int step_a, const float *b, int step_b, float *y);
 typedef struct lksi_binary_loops {
     lksi_binary_loop *of[LKSI_OP_COUNT];
@@ -30,18 +30,18 @@ typedef struct lksi_row_loops {
     double (*sum)(size_t count, const float *x);
     double (*sum_shifted)(size_t count, float shift, const float *x); /* of x - shift */
     void (*accumulate)(size_t count, const float *x, float *y);       /* y += x */
-    void (*add)(size_t count, const float *x, double *y);             /* the same in double */
-    /* y (columns) = sums over the rows of x (rows, columns), which begin row_length apart */
+    void (*add)(size_t count, const float *x, double *y);             /* y += x, in double */
+    /* y (columns) = the sums over the rows of x (rows, columns), whose stride is row_length */
     void (*sum_rows)(size_t n_rows, size_t n_columns, size_t row_length, const float *x, float *y);
     float (*max)(size_t count, const float *x);
-    /* y = e^(x - shift); gives their sum. */
+    /* y = e^(x - shift). Returns the sum of y. */
     float (*exp_shifted)(size_t count, float shift, const float *x, float *y);
     void (*softmax_grad)(size_t count, const float *y, const float *dy, float *dx);
     void (*log_softmax_grad)(size_t count, const float *y, const float *dy, float *dx);
     void (*shift_and_scale)(size_t count, float shift, float factor, const float *x, float *y); /* (x - shift) factor */
     void (*shift_twice)(size_t count, float first, float second, const float *x, float *y); /* (x - first) - second */
     void (*scale_in_place)(size_t count, float factor, float *y);
-    /* max(y, 0). Not oneDNN's, which turns NaN into 0 and so hides a run that has gone wrong. */
+    /* max(y, 0). oneDNN's turns NaN into 0, which would hide a run that has diverged. */
     void (*relu_in_place)(size_t count, float *y);
 } lksi_row_loops;
 LKSI_ISA_DECLARE(lksi_row_loops, lksi_row_loops);

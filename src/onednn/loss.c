@@ -1,4 +1,4 @@
-/* Kernels of the cross entropy, and of counting what it would have right. */
+/* Kernels of the cross entropy and of COUNT_CORRECT. */
 #include "onednn/kernels.h"
 #include "onednn/loops.h"
 #include "reference/reference.h"
@@ -8,7 +8,7 @@
 
 static bool is_ignored(const lksi_attributes *a, int32_t label) { return a->has_ignored != 0 && label == a->ignored; }
 
-/* p = softmax(x); (1 - s) -log p[label] + s mean of -log p. */
+/* Returns (1 - s) -log p[label] + s mean of -log p, where p = softmax(x). */
 static double row_loss(const lksi_row_loops *rows, size_t c, const float *x, int32_t label, double smoothing,
                        float largest, float sum) {
     double loss = (double)logf(sum) - (1 - smoothing) * (double)(x[label] - largest);
@@ -35,7 +35,7 @@ lks_status lksi_run_cross_entropy(const lksi_kernel *kernel, void *const *in, vo
     return LKS_OK;
 }
 
-/* dx = (p - s / C) dloss / n, and (1 - s) dloss / n less at the label. */
+/* dx = (p - s / C) dloss / n, minus (1 - s) dloss / n at the label. */
 lks_status lksi_run_cross_entropy_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const lksi_row_loops *rows = LKSI_ISA_PICK(lksi_row_loops);
@@ -46,7 +46,7 @@ lks_status lksi_run_cross_entropy_grad(const lksi_kernel *kernel, void *const *i
     const int32_t *label = in[1];
     for (int64_t i = 0; i < n; i++) n_counted += !is_ignored(a, label[i]);
     float *dx = out[0], elsewhere = (float)(a->smoothing / (double)c), target = (float)(1 - a->smoothing);
-    float factor = *dloss / (float)n_counted; /* read only where a row counts */
+    float factor = *dloss / (float)n_counted; /* n_counted may be 0: used only if a row counts */
     for (int64_t i = 0; i < n; i++, p += c, dx += c) {
         if (is_ignored(a, label[i])) {
             memset(dx, 0, c * sizeof *dx);
@@ -58,7 +58,7 @@ lks_status lksi_run_cross_entropy_grad(const lksi_kernel *kernel, void *const *i
     return LKS_OK;
 }
 
-/* Whether `label` is where the row has its largest element first; the maximum passes NaN over. */
+/* Whether the row's first largest element is at `label`. rows->max ignores NaN. */
 static bool is_correct(const lksi_row_loops *rows, int64_t c, const float *x, int32_t label) {
     if (isnan(x[0])) return label == 0;
     if (label < 0 || label >= c || x[label] != rows->max((size_t)c, x)) return false;

@@ -1,5 +1,5 @@
-/* The CPU device: products by oneDNN, what it has no faster form of by loops of our own (kernels.h), what is too small
- * to matter by the reference device. */
+/* The CPU device. oneDNN computes products. Lockstep's own loops (kernels.h) compute what oneDNN does not compute
+ * faster. The reference device computes the operators that are too small to matter. */
 #include "onednn/onednn.h"
 
 #include "onednn/api.h"
@@ -24,7 +24,7 @@ static bool is_rounded_product(const lks_device *device, lksi_op op) {
 }
 
 static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
-    lksi_device_enter(device); /* oneDNN divides the work when a primitive is made */
+    lksi_device_enter(device); /* oneDNN divides the work among threads when a primitive is created */
     lksi_lowering row_major = *question;
     lksi_lowering_make_row_major(&row_major);
     const lksi_lowering *lowering = &row_major;

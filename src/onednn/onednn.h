@@ -1,10 +1,10 @@
-/* The CPU device on oneDNN, and what `lockstep info` says of it. */
+/* What `lockstep info` prints about oneDNN. */
 #ifndef LKSI_ONEDNN_H
 #define LKSI_ONEDNN_H
 
 #include "device/device.h"
 
-/* "2.6.3" */
+/* The version of oneDNN, such as "2.6.3". */
 const char *lksi_dnnl_version_text(void);
 
 #endif

@@ -1,3 +1,4 @@
+/* Kernels of pooling, and their lowering. */
 #include "onednn/pool.h"
 
 #include "onednn/layout.h"
@@ -11,7 +12,7 @@ static const lksi_tensor *larger_of(const lksi_tensor *x, const lksi_tensor *y) 
     return lksi_tensor_count(x, 0) > lksi_tensor_count(y, 0) ? x : y;
 }
 
-/* The blocks of channels are the same in x and y, whichever of their ids says so. */
+/* x and y have the same blocks of channels. Either of their ids may show it. */
 static lksi_image image_of(const lksi_lowering *l) {
     bool has_blocks = l->input_layouts[0].id != 0 || l->output_layouts[0].id == 0;
     return has_blocks ? lksi_image_of(&l->inputs[0], &l->input_layouts[0])
@@ -58,7 +59,8 @@ lks_status lksi_onednn_lower_pool(const lksi_lowering *lowering, lksi_kernel *ke
     static const char *const names[] = {"cpu:max_pool2d", "cpu:max_pool2d_grad", "cpu:avg_pool2d",
                                         "cpu:avg_pool2d_grad"};
     *kernel = (lksi_kernel){.name = names[lowering->op - LKSI_OP_MAX_POOL2D], .run = run, .lowering = *lowering};
-    /* The image that arrives, or else the larger one, decides: where there is but one position, blocks do not show. */
+    /* The input image determines the layout, or otherwise the larger image: with a single position, blocks are not
+     * visible in the id. */
     const lksi_tensor *x = x_of(lowering), *y = y_of(lowering);
     bool is_x_given = !is_gradient(lowering->op) && lksi_tensor_count(x, 0) > x->dims[0] * x->dims[1];
     lksi_layout likely = is_x_given ? lksi_image_layout(x, &lowering->input_layouts[0])

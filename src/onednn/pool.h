@@ -1,4 +1,4 @@
-/* Pooling by loops of ours, which let NaN through and break ties as PyTorch does; oneDNN's do neither. */
+/* Pooling by Lockstep's own loops. They propagate NaN and break ties like PyTorch. oneDNN does neither. */
 #ifndef LKSI_ONEDNN_POOL_H
 #define LKSI_ONEDNN_POOL_H
 

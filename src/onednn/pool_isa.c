@@ -1,4 +1,5 @@
-/* Channels are the innermost loop, element by element: the same bits on every instruction set. */
+/* Pooling's loops. The innermost loop goes over channels, element by element: the same bits on every instruction
+ * set. */
 #include "onednn/pool_loops.h"
 
 #include <string.h>

@@ -13,7 +13,7 @@ typedef struct lksi_pool_shape {
 } lksi_pool_shape;
 
 typedef struct lksi_pool_loops {
-    /* The first of the largest, and where in its window (row-major) it lies; NaN counts as the largest. */
+    /* The first of the largest elements, and its index in its window (row-major). NaN counts as the largest. */
     void (*largest)(const lksi_pool_shape *shape, const float *x, float *y, int32_t *index);
     void (*largest_gradient)(const lksi_pool_shape *shape, const float *dy, const int32_t *index, float *dx);
     void (*mean)(const lksi_pool_shape *shape, const float *x, float *y);

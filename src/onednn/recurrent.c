@@ -1,7 +1,7 @@
-/* Recurrent layers. What does not wait for the step before is done for all steps at once: W_ih x before the steps; dx
- * and the weights' gradients after them, by sgemm, or by primitives where operands are rounded to bf16 or rows are few.
- * A step itself is one product with W_hh, and the cells. Steps lie T rows apart in all tensors (batch first), which the
- * products' row lengths take care of. */
+/* Recurrent layers. Work that does not depend on the previous step is done for all steps at once: W_ih x before the
+ * steps, dx and the weights' gradients after them. It uses sgemm, or primitives if operands are rounded to bf16 or rows
+ * are few. A step itself is one product with W_hh, and the cells. The rows of one step are T rows apart in all tensors
+ * (batch first). The row strides of the products account for that. */
 #include "onednn/recurrent.h"
 
 #include "onednn/api.h"
@@ -26,7 +26,7 @@ static sizes sizes_of(const lksi_lowering *lowering, int x) {
     return (sizes){in[0].dims[0], in[0].dims[1], in[0].dims[2], m, is_lstm(lowering->op) ? 4 * m : m};
 }
 
-/* The state before step `t` of all samples, and how far apart its rows are. */
+/* The states of all samples before step `t`, and their row stride. */
 static const float *before(const float *first, const float *all, int64_t t, const sizes *s, int64_t *row_length) {
     *row_length = t == 0 ? s->m : s->t * s->m;
     return t == 0 ? first : all + (t - 1) * s->m;
@@ -39,12 +39,12 @@ static void copy_last(const float *all, const sizes *s, float *last) {
 
 /* --- products --- */
 
-enum { GATES, DX, DW_HH, DW_IH, N_WHOLE }; /* those over all steps */
-enum { FEW_ROWS = 16 };                    /* in which sgemm would give a row of the gates other bits (linear.c) */
+enum { GATES, DX, DW_HH, DW_IH, N_WHOLE }; /* the products over all steps */
+enum { FEW_ROWS = 16 }; /* with fewer rows sgemm would give a row of the gates other bits (linear.c) */
 
 typedef struct recurrent_state {
     lksi_step_product step;
-    lksi_dnnl_primitive *whole[N_WHOLE]; /* NULL: by sgemm, or not in this pass */
+    lksi_dnnl_primitive *whole[N_WHOLE]; /* NULL: sgemm, or not used in this pass */
 } recurrent_state;
 
 static lksi_dnnl_product whole_product(int which, const sizes *s, bool is_rounded) {
@@ -60,12 +60,12 @@ static lksi_dnnl_product whole_product(int which, const sizes *s, bool is_rounde
     }
 }
 
-/* The distance of rows that a product reads: as sgemm likes it, or without gaps where they are copied anyway. */
+/* The row stride of the operands of a product: the best one for sgemm, or without gaps if they are copied anyway. */
 static int64_t row_length(const recurrent_state *state, int64_t count) {
     return state->step.is_rounded ? count : lksi_padded_row(count);
 }
 
-/* Rows of `a` and `b` are lda and ldb apart, those of `c` lie without gaps. */
+/* lda and ldb are the row strides of `a` and `b`. `c` has no gaps. */
 static lks_status multiply(const recurrent_state *state, int which, const sizes *s, const float *a, int64_t lda,
                            const float *b, int64_t ldb, float *c, void *scratch) {
     lksi_dnnl_product p = whole_product(which, s, state->step.is_rounded);
@@ -108,7 +108,7 @@ static int64_t whole_scratch(const recurrent_state *state) {
     return floats_of(most);
 }
 
-/* Fills *kernel, but for its scratch. `first` to `last` are the products over all steps. */
+/* Fills *kernel, except its scratch. `first` to `last` are the products over all steps. */
 static lks_status make(const lksi_kernel *filled, const lksi_step_product *step, const sizes *s, int first, int last,
                        lksi_kernel *kernel) {
     recurrent_state *state = lksi_alloc(sizeof *state);
@@ -125,7 +125,7 @@ static lks_status make(const lksi_kernel *filled, const lksi_step_product *step,
 /* --- forward --- */
 
 typedef struct forward_state {
-    const float *h0, *c0, *bias; /* bias: of both */
+    const float *h0, *c0, *bias; /* bias: the sum of both biases */
     float *y, *gates, *cells;    /* RNN: gates is y */
     lksi_steps steps;
     bool is_relu;
@@ -186,7 +186,7 @@ lks_status lksi_onednn_lower_recurrent(const lks_device *device, const lksi_lowe
 
 /* --- backward --- */
 
-/* dh and dc are dh0 and dc0 in the end; until then they are what the step before gets. */
+/* dh and dc become dh0 and dc0. Until then they hold the gradients for the step before. */
 typedef struct backward_state {
     const recurrent_state *state;
     const float *dy, *h0, *c0, *y, *gates, *cells;
@@ -216,7 +216,7 @@ static lks_status backward_step(backward_state *b, const sizes *s, int64_t t) {
     return lksi_steps_multiply_add(&b->steps, b->dgates + t * b->dgates_row, s->t * b->dgates_row, b->dh, s->m);
 }
 
-/* h before every step, in the order of the rows of dgates. */
+/* Copies h before every step, in the order of the rows of dgates. */
 static void copy_before(const backward_state *b, const sizes *s, float *h, int64_t h_row) {
     for (int64_t i = 0; i < s->n; i++)
         for (int64_t t = 0; t < s->t; t++) {
@@ -226,8 +226,8 @@ static void copy_before(const backward_state *b, const sizes *s, float *h, int64
         }
 }
 
-/* What all steps together give, from their dgates. `dw`: where dW_ih, dW_hh and db go. `whole`: the products' scratch.
- */
+/* The weights' gradients over all steps, from dgates. `dw`: the addresses of dW_ih, dW_hh and db. `whole`: the scratch
+ * of the products. */
 static lks_status weight_gradients(const backward_state *b, const sizes *s, const float *x, void *const *dw,
                                    float *whole, float *scratch) {
     int64_t rows = s->n * s->t, h_row = row_length(b->state, s->m);

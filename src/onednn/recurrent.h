@@ -1,4 +1,4 @@
-/* The recurrent layers on oneDNN. */
+/* Recurrent layers with oneDNN. */
 #ifndef LKSI_ONEDNN_RECURRENT_H
 #define LKSI_ONEDNN_RECURRENT_H
 

@@ -1,12 +1,12 @@
-/* Kernels that add up along axes: the inner loop either adds a row to the result's row, or sums it. */
+/* Kernels that sum along axes. The inner loop either adds a row to the result's row, or sums a row. */
 #include "onednn/kernels.h"
 #include "onednn/loops.h"
 #include "onednn/walk.h"
 
 #include <string.h>
 
-/* y = sum of x over the axes on which `kept`, y's shape beside x's, has 1, divided. `sums` has room for the sums in
- * double: thousands of rows added one after the other in f32 would lose digits. */
+/* y = the sum of x over the axes on which `kept` has 1, divided by `divisor`. `kept` is the shape of y, with the axes
+ * of x. `sums` holds the sums in double, because thousands of rows added in f32 would lose digits. */
 static void sum_over(const lksi_tensor *shape, const float *x, const lksi_tensor *kept, double divisor, double *sums,
                      float *y) {
     const lksi_row_loops *rows = LKSI_ISA_PICK(lksi_row_loops);

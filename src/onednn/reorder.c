@@ -1,3 +1,4 @@
+/* Kernels that copy a tensor from one layout to another. */
 #include "onednn/reorder.h"
 
 #include "onednn/api.h"
@@ -5,7 +6,7 @@
 
 #include <string.h>
 
-/* --- images: runs of channels, which oneDNN 2.6 moves one by one where the layout is (N,H,W,C) --- */
+/* --- images: runs of channels. oneDNN 2.6 moves channels one by one if a layout is (N,H,W,C) --- */
 
 static float *lanes_at(const lksi_image *image, float *data, int64_t sample, int64_t position, int64_t channel) {
     int64_t block = channel / image->block;
@@ -29,9 +30,9 @@ static lks_status move_lanes(const lksi_kernel *kernel, void *const *in, void *c
     return LKS_OK;
 }
 
-/* --- the others --- */
+/* --- other tensors --- */
 
-/* One primitive, or two by way of row-major order: what two operators made of the axes may differ. */
+/* One primitive, or two with row-major order in between, if the two layouts have different axes (numbers of groups). */
 typedef struct reorder_state {
     lksi_dnnl_primitive *first, *second;
     size_t between_nbytes;

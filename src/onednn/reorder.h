@@ -1,4 +1,4 @@
-/* From one layout into another. */
+/* Copies from one layout to another. */
 #ifndef LKSI_ONEDNN_REORDER_H
 #define LKSI_ONEDNN_REORDER_H
 

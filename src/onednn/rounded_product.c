@@ -1,4 +1,5 @@
-/* Every one of these operators is one primitive: sgemm, on which linear.c and matmul.c are built, knows f32 alone. */
+/* Products of operands rounded to bf16. Each is one primitive, because sgemm, which linear.c and matmul.c use, supports
+ * f32 only. */
 #include "onednn/rounded_product.h"
 
 #include "onednn/api.h"

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Elements that stay in the L1 cache from one pass to the next; and what one float sum adds up before a double does. */
+/* The number of elements that stay in the L1 cache between two passes, and that are summed in float before a double. */
 enum { BLOCK = 2048 };
 
 static size_t block_count(size_t count, size_t begin) { return count - begin < BLOCK ? count - begin : BLOCK; }
@@ -38,8 +38,7 @@ static void add_rows(size_t n_rows, size_t count, size_t row_length, const float
     for (size_t i = 0; i < count; i++) y[i] += ((double)a[i] + (double)b[i]) + ((double)c[i] + (double)d[i]);
 }
 
-/* In double: a bias's gradient over thousands of rows would lose more by adding them up than anything before it has
- * lost. */
+/* In double: the gradient of a bias over thousands of rows would otherwise lose more digits than all steps before. */
 static void sum_rows(size_t n_rows, size_t n_columns, size_t row_length, const float *restrict x, float *restrict y) {
     enum { STRIP = 256, N_AT_ONCE = 4 };
     double strip[STRIP];
@@ -85,7 +84,7 @@ static void shift_and_scale(size_t count, float shift, float factor, const float
     for (size_t i = 0; i < count; i++) y[i] = (x[i] - shift) * factor;
 }
 
-/* Not by the sum of both at once, which is rounded where the first is large. */
+/* Not x - (first + second): that sum is rounded if `first` is large. */
 static void shift_twice(size_t count, float first, float second, const float *restrict x, float *restrict y) {
     for (size_t i = 0; i < count; i++) y[i] = (x[i] - first) - second;
 }

@@ -1,6 +1,6 @@
-/* Operands of sgemm whose rows would collide: rows that are a whole number of 512 bytes apart share few sets of the L1
- * cache, and sgemm reads a column of rows at a time to pack them. Copied to longer rows first they cost less (linear.c
- * has the figures). */
+/* Operands of sgemm whose rows would collide in the cache. Rows whose distance is a multiple of 512 bytes share few
+ * sets of the L1 cache, and sgemm reads a column of rows at a time to pack them. Copying them to longer rows first is
+ * faster (see linear.c). */
 #ifndef LKSI_ROWS_H
 #define LKSI_ROWS_H
 
@@ -13,12 +13,13 @@ static inline int64_t lksi_padded_row(int64_t row_length) {
     return row_length % LKSI_COLLIDING_FLOATS == 0 ? row_length + LKSI_ROW_PADDING : row_length;
 }
 
-/* Floats of scratch that lksi_pad_rows needs for x (n,k). */
+/* The number of floats of scratch that lksi_pad_rows needs for x (n,k). */
 static inline int64_t lksi_padding_count(int64_t n, int64_t k) {
     return lksi_padded_row(k) != k ? n * lksi_padded_row(k) : 0;
 }
 
-/* x (n,k) with rows of lksi_padded_row(k): x itself, or a copy at *scratch, which moves on past it. */
+/* Returns x (n,k) with row stride lksi_padded_row(k): x itself, or a copy at *scratch, which then moves on past the
+ * copy. */
 static inline const float *lksi_pad_rows(const float *x, int64_t n, int64_t k, float **scratch) {
     int64_t row = lksi_padded_row(k);
     if (row == k) return x;

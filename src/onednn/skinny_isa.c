@@ -1,11 +1,12 @@
-/* A panel is two vectors wide. A tile of up to 6 rows times a panel stays in registers: 12 sums, enough to hide the
- * latency of the multiply-adds; of up to 10 rows where there are 32 registers, so that a panel is read less often.
- * Panels are cut into blocks of 768 rows, which stay in L2 while all rows of A pass; on their way there they are asked
- * for ahead. Measured at 20 rows times 650 x 2600 (AVX2, one core of 101 GFLOP/s at most): 90 GFLOP/s, sgemm 62 to 69.
- * Granite Rapids (200): 86 with 6 rows, 104 with 10, 121 and asked for ahead.
+/* Products of a few rows with a packed matrix. A panel is two vectors wide. A tile of up to 6 rows times a panel stays
+ * in registers: 12 sums, which is enough to hide the latency of the multiply-adds. With 32 registers a tile has up to
+ * 10 rows, so that a panel is read less often. Panels are cut into blocks of 768 rows, which stay in L2 while all rows
+ * of A pass. They are prefetched. At 20 rows times 650 x 2600 (AVX2, one core with a peak of 101 GFLOP/s) this reaches
+ * 90 GFLOP/s, sgemm 62 to 69. Granite Rapids (peak 200): 86 with 6 rows, 104 with 10, 121 with prefetching.
  *
- * Multiply-add is fused where the processor can, so sums differ between instruction sets in the last bits, as
- * oneDNN's do. Source: the tiling is Goto, van de Geijn, "Anatomy of high-performance matrix multiplication", 2008. */
+ * Multiply-adds are fused if the processor supports it, so sums differ between instruction sets in the last bits, as
+ * oneDNN's do. Source: the tiling is from Goto, van de Geijn, "Anatomy of high-performance matrix multiplication",
+ * 2008. */
 #include "onednn/skinny.h"
 #include "onednn/transpose.h"
 
@@ -40,7 +41,7 @@ static inline lanes load(const float *x) {
 
 static inline void store(float *x, lanes value) { memcpy(x, &value, sizeof value); }
 
-/* C (rows,PANEL) += A (rows,k) times one panel. Inlined for each number of rows, so that the sums are registers. */
+/* C (rows,PANEL) += A (rows,k) times one panel. Inlined for each number of rows, so that the sums are in registers. */
 static inline __attribute__((always_inline)) void tile(int rows, int64_t k, const float *a, int64_t lda, const float *b,
                                                        float *c, int64_t ldc) {
     lanes sum[MAX_ROWS][2];
@@ -79,7 +80,7 @@ static void any_tile(int rows, int64_t k, const float *a, int64_t lda, const flo
 #undef TILE_OF
 }
 
-/* The last panel, of which C has only `columns`. */
+/* The last panel, of which only `columns` columns are in C. */
 static void narrow_tile(int rows, int64_t columns, int64_t k, const float *a, int64_t lda, const float *b, float *c,
                         int64_t ldc) {
     float wide[MAX_ROWS * PANEL] = {0};
@@ -91,7 +92,8 @@ static void narrow_tile(int rows, int64_t columns, int64_t k, const float *a, in
 static void multiply_add_packed(int64_t n, int64_t m, int64_t k, const float *a, int64_t lda, const float *packed,
                                 float *c, int64_t ldc) {
     int64_t n_tiles = (n + MAX_ROWS - 1) / MAX_ROWS;
-    int64_t tile_rows = (n + n_tiles - 1) / n_tiles; /* 20 rows as 4 times 5, not 6 6 6 2 */
+    int64_t tile_rows =
+        (n + n_tiles - 1) / n_tiles; /* equal tiles: with 6 rows at most, 20 rows are 5 5 5 5, not 6 6 6 2 */
     for (int64_t j = 0; j < m; j += PANEL, packed += k * PANEL)
         for (int64_t i = 0; i < k; i += BLOCK) {
             int64_t depth = k - i < BLOCK ? k - i : BLOCK;

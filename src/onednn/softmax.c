@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* How many elements of row i take part: all, or in a causal (...,T,S) the first t + 1. */
+/* The number of elements of row i that take part: all, or the first t + 1 if causal (...,T,S). */
 static size_t row_count(const lksi_lowering *l, int64_t i) {
     int64_t k = lksi_tensor_columns(&l->inputs[0]);
     if (l->attributes.is_causal == 0) return (size_t)k;

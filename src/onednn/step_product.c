@@ -1,3 +1,4 @@
+/* The products of the steps of a recurrent layer. */
 #include "onednn/step_product.h"
 
 #include "onednn/loops.h"
@@ -5,7 +6,7 @@
 
 #include <string.h>
 
-/* Bytes of a matrix that something follows. */
+/* The size of a matrix, rounded up so that what follows is aligned. */
 static size_t matrix_nbytes(int64_t rows, int64_t columns) {
     return lksi_whole_lines((size_t)(rows * columns) * sizeof(float));
 }
@@ -43,7 +44,7 @@ lksi_steps lksi_steps_begin(const lksi_step_product *product, const float *b, vo
 
 static lks_status multiply_rounded(lksi_steps *steps, const float *a, int64_t lda, float *c, int64_t ldc) {
     const lksi_step_product *p = steps->product;
-    void *b = (void *)(uintptr_t)steps->b; /* it is read only, but oneDNN has no const handles */
+    void *b = (void *)(uintptr_t)steps->b; /* only read, but oneDNN has no const handles */
     for (int64_t i = 0; i < p->n; i++) memcpy(steps->rows + i * p->k, a + i * lda, (size_t)p->k * sizeof *a);
     LKS_TRY(lksi_dnnl_primitive_run(p->primitive, (void *[]){steps->rows, b, steps->sums}, steps->scratch));
     steps->b = NULL;

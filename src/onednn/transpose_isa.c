@@ -1,3 +1,4 @@
+/* Transposition of a matrix, in blocks of four by four. */
 #include "onednn/transpose.h"
 
 #include <stddef.h>
@@ -8,7 +9,7 @@
 
 enum { BLOCK = 4, LINE = 16 }; /* floats */
 
-/* A matrix and where it goes: y[i y_row + j] = x[i + j x_row] + addend[j]. */
+/* A transposition: y[i y_row + j] = x[i + j x_row] + addend[j]. */
 typedef struct way {
     const float *x, *addend;
     float *y;
@@ -38,7 +39,7 @@ static inline void move_block(const way *w, int64_t i, int64_t j) {
 static inline void move_block(const way *w, int64_t i, int64_t j) { move(w, i, i + BLOCK, j, j + BLOCK); }
 #endif
 
-/* A line of each of x's rows at a time. */
+/* Works on one cache line of each row of x at a time. */
 static void transpose(int64_t n_i, int64_t n_j, const float *x, int64_t x_row, const float *addend, float *y,
                       int64_t y_row) {
     const way w = {x, addend, y, x_row, y_row};

@@ -1,6 +1,7 @@
+/* Walks over two tensors. */
 #include "onednn/walk.h"
 
-/* Leaves out axes of one element, and makes one of two that both tensors go through as one. */
+/* Drops axes of one element, and merges adjacent axes if both tensors can traverse them as one. */
 static void collapse(lksi_walk *w, const lksi_tensor *whole, const int64_t *a_strides, const int64_t *b_strides) {
     for (int i = 0; i < whole->n_dims; i++) {
         int64_t dim = whole->dims[i];

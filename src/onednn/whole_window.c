@@ -1,7 +1,7 @@
-/* Their products by sgemm.
+/* Convolutions with a single window, as products by sgemm.
  *
- * oneDNN 2.6 has no fast path for these: the weight's gradient of 128 to 128 channels, 3 x 3 on images of 1 x 1, takes
- * it 3.5 ms at batch 128, and 0.1 ms as a product (AVX2, one core). */
+ * oneDNN 2.6 has no fast path for them. The gradient of the weights for 128 to 128 channels, 3 x 3 on images of 1 x 1,
+ * takes 3.5 ms at batch 128, but 0.1 ms as a product (AVX2, one core). */
 #include "onednn/whole_window.h"
 
 #include "onednn/api.h"
@@ -65,7 +65,7 @@ lks_status lksi_onednn_lower_whole_window(const lksi_lowering *lowering, lksi_ke
     const product_kernel *chosen = &kernels[lowering->op - LKSI_OP_CONV2D];
     lksi_conv_places p = lksi_conv_places_of(lowering);
     *kernel = (lksi_kernel){.name = chosen->name, .run = chosen->run, .lowering = *lowering};
-    lksi_lowering_make_row_major(&kernel->lowering); /* y and the bias */
+    lksi_lowering_make_row_major(&kernel->lowering); /* for y and the bias */
     lksi_conv_set_layout(&kernel->lowering, p.x, lksi_layout_like(dnnl_acdb, lksi_conv_tensor(lowering, p.x)));
     lksi_conv_set_layout(&kernel->lowering, p.w, lksi_onednn_whole_window_storage(lksi_conv_tensor(lowering, p.w)));
     lksi_take_epilogue(lowering, LKSI_OP_RELU, kernel);

@@ -1,7 +1,7 @@
-/* Views and moves: the same elements elsewhere or under other dimensions. */
+/* Views and moves of elements. */
 #include "op/op_internal.h"
 
-/* Somebody may have meant PyTorch's -1. */
+/* Whether `out` has a batch dimension where `in` has none: the caller may have meant PyTorch's -1. */
 static bool has_new_batch(const lksi_tensor *in, const lksi_tensor *out) {
     for (int i = 0; i < out->n_dims; i++)
         if (out->dims[i] == LKSI_BATCH && (i > 0 || in->n_dims == 0 || in->dims[0] != LKSI_BATCH)) return true;
@@ -9,7 +9,7 @@ static bool has_new_batch(const lksi_tensor *in, const lksi_tensor *out) {
 }
 
 static lks_status infer_reshape(const lksi_tensor *in, const lksi_tensor *out) {
-    /* Two batch sizes tell equal products from equal formulas. */
+    /* Checked for two batch sizes, because the counts may be equal for one by chance. */
     if (in->type != out->type || lksi_tensor_count(in, 1) != lksi_tensor_count(out, 1) ||
         lksi_tensor_count(in, 2) != lksi_tensor_count(out, 2)) {
         char from[128], to[128];
@@ -33,7 +33,7 @@ static lks_status infer_transpose(const lksi_inference *q) {
         bool is_axis = order[i] >= 0 && order[i] < x->n_dims;
         if (!is_axis || (seen >> order[i] & 1) != 0)
             return lksi_error(LKS_ERR_ARGUMENT, "transpose: axis %lld, number %d of the order, is %s",
-                              (long long)order[i], i, is_axis ? "there twice" : "not one of the tensor's");
+                              (long long)order[i], i, is_axis ? "listed twice" : "not one of the tensor's");
         seen |= INT64_C(1) << order[i];
         q->outputs[0].dims[i] = x->dims[order[i]];
     }
@@ -74,7 +74,7 @@ static lks_status infer_slice(const lksi_inference *q) {
     return LKS_OK;
 }
 
-/* Only gradient rules make these: what they give has been checked as the slice that it belongs to. */
+/* Only gradient rules create SLICE_GRAD. Its range was checked when the SLICE was created. */
 static lks_status infer_slice_grad(const lksi_inference *q) {
     int64_t axis = q->attributes->axis, end = q->attributes->begin;
     for (int i = 0; i < q->n_inputs; i++) {
@@ -88,7 +88,7 @@ lks_status lksi_infer_arrange(const lksi_inference *q) {
     switch (q->op) {
     case LKSI_OP_RESHAPE:
         return infer_reshape(&q->inputs[0], &q->outputs[0]);
-    case LKSI_OP_RESULT: /* the graph knows that output's shape, and gives it */
+    case LKSI_OP_RESULT: /* the graph passes the shape of that output */
         return LKS_OK;
     case LKSI_OP_TRANSPOSE:
         return infer_transpose(q);

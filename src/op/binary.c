@@ -1,8 +1,7 @@
-/* Operators on two tensors, element by element, and the broadcasting that they do. */
+/* Element-wise operators on two tensors, and broadcasting. */
 #include "op/op_internal.h"
 
-/* The batch is one size among others here: it goes with itself and with 1, never with a number, which would fit at one
- * batch size alone. */
+/* The batch matches itself and 1. It never matches a number, because that would be right for one batch size only. */
 static bool broadcast(const lksi_tensor *a, const lksi_tensor *b, lksi_tensor *y) {
     int n = a->n_dims > b->n_dims ? a->n_dims : b->n_dims;
     lksi_tensor result = {.type = a->type, .n_dims = n};
@@ -24,7 +23,7 @@ static lks_status infer_two(const lksi_inference *q) {
     return LKS_OK;
 }
 
-/* Whether `narrow` repeated gives `wide`. */
+/* Whether `narrow` broadcasts to `wide`. */
 static bool repeats_to(const lksi_tensor *narrow, const lksi_tensor *wide) {
     lksi_tensor result;
     return broadcast(narrow, wide, &result) && narrow->type == wide->type && lksi_tensor_equal(&result, wide);
@@ -63,7 +62,7 @@ static void differentiate_product(const lksi_op_instance *at, lksi_op_builder *b
                                   lksi_emit2(builder, LKSI_OP_MUL, NULL, at->output_gradients[0], at->inputs[1 - i]));
 }
 
-/* Who is taken gets dy; where both are, half of it each. */
+/* The input that was chosen gets dy. If both are equal, each gets half. */
 static void differentiate_choice(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     bool is_maximum = at->op == LKSI_OP_MAXIMUM;
     for (int i = 0; i < 2; i++) {

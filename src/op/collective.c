@@ -1,4 +1,4 @@
-/* What ranks do together. */
+/* Operators that communicate between ranks. */
 #include "op/op_internal.h"
 
 lks_status lksi_infer_collective(const lksi_inference *q) {
@@ -7,7 +7,7 @@ lks_status lksi_infer_collective(const lksi_inference *q) {
     return LKS_OK;
 }
 
-/* What is added up is no way for a gradient: the rules of the operators that take the sums include it. */
+/* ALL_REDUCE has no gradient rule: the rules of the operators that read the sums include the gradient through them. */
 lks_status lksi_differentiate_collective(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     (void)builder, (void)gradients;
     return lksi_no_gradient(at);

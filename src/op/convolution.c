@@ -39,7 +39,7 @@ lks_status lksi_differentiate_convolution(const lksi_op_instance *at, lksi_op_bu
     if (at->op != LKSI_OP_CONV2D) return lksi_no_gradient(at);
     lksi_value dy = at->output_gradients[0];
     bool needs_bias = at->n_inputs == 3 && at->needs_gradient[2];
-    /* The weight's gradient first: it is final then, and whoever communicates can start with it. */
+    /* The gradient of the weight comes first: it is final then, and its communication can begin. */
     if (at->needs_gradient[1] || needs_bias) {
         lksi_value dw = lksi_emit2_as(builder, LKSI_OP_CONV2D_GRAD_WEIGHT, at->attributes, dy, at->inputs[0],
                                       &at->input_tensors[1]);

@@ -1,4 +1,4 @@
-/* Operators that map each element by itself. */
+/* Element-wise operators on one tensor. */
 #include "op/op_internal.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ lks_status lksi_infer_elementwise(const lksi_inference *q) {
     bool is_bound = q->op == LKSI_OP_AT_LEAST || q->op == LKSI_OP_AT_LEAST_GRAD;
     bool is_no_bound = is_bound && number == -INFINITY;
     if (!isfinite(number) && !is_no_bound)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s by %g, which is no finite number in %s", lksi_op_name(q->op), a->number,
+        return lksi_error(LKS_ERR_ARGUMENT, "%s by %g, which is not finite in %s", lksi_op_name(q->op), a->number,
                           lks_type_name(q->inputs[0].type));
     if (q->op == LKSI_OP_SCALE && q->n_inputs == 2 && q->inputs[1].n_dims != 0)
         return lksi_misfit(q, "a tensor and a scalar");
@@ -22,14 +22,14 @@ lks_status lksi_infer_elementwise(const lksi_inference *q) {
     return LKS_OK;
 }
 
-/* dx by `op` of dy and of `kept`: y where that serves, else x. */
+/* dx is operator `op` of `kept` and dy. `kept` is y if that is sufficient, otherwise x. */
 static lks_status differentiate_by(lksi_op op, lksi_value kept, const lksi_op_instance *at, lksi_op_builder *builder,
                                    lksi_value *gradients) {
     gradients[0] = lksi_emit2(builder, op, at->attributes, kept, at->output_gradients[0]);
     return LKS_OK;
 }
 
-/* With respect to x; the scalar second input comes from gradient rules alone, which are not differentiated. */
+/* The gradient with respect to x. Only gradient rules use the scalar second input, and they are not differentiated. */
 static lks_status differentiate_scale(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     if (at->n_inputs == 2) return lksi_no_gradient(at);
     gradients[0] = lksi_emit_scaled(builder, at->output_gradients[0], at->attributes->number);
@@ -59,7 +59,7 @@ static lks_status differentiate_wave(const lksi_op_instance *at, lksi_op_builder
     return LKS_OK;
 }
 
-/* y = x^p: dx = p dy x^(p-1). Where p is 0 or 1 that is p dy, whatever x is. */
+/* y = x^p: dx = p dy x^(p-1). For p of 0 or 1 the gradient is p dy for every x. */
 static lks_status differentiate_power(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     double exponent = at->attributes->number;
     gradients[0] = lksi_emit_scaled(builder, at->output_gradients[0], exponent);

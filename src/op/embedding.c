@@ -3,7 +3,7 @@
 
 lks_status lksi_infer_embedding(const lksi_inference *q) {
     const lksi_tensor *index = &q->inputs[0], *w = &q->inputs[1];
-    if (q->op == LKSI_OP_EMBEDDING_GRAD) return LKS_OK; /* its result is the table, whose shape is given */
+    if (q->op == LKSI_OP_EMBEDDING_GRAD) return LKS_OK; /* the result has the shape of the table, which is given */
     if (index->type != LKS_I32 || index->n_dims >= LKSI_MAX_DIMS || w->n_dims != 2 || w->dims[0] == LKSI_BATCH ||
         !lksi_type_is_float(w->type))
         return lksi_misfit(q, "i32 indices (...) and W (V,K)");

@@ -1,4 +1,4 @@
-/* Images from bytes. */
+/* Images made from bytes. */
 #include "op/image.h"
 
 #include "op/op_internal.h"

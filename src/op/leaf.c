@@ -1,4 +1,4 @@
-/* Leaves: their shapes are given, and nothing lies before them. */
+/* Leaves. Their shapes are given, and they have no inputs. */
 #include "op/op_internal.h"
 
 lks_status lksi_infer_leaf(const lksi_inference *q) {

@@ -1,7 +1,7 @@
 /* Matrix products. */
 #include "op/op_internal.h"
 
-/* x (...,K) as rows of K: the leading dimensions and another last one. */
+/* `x` with another last dimension. */
 static lksi_tensor with_last(const lksi_tensor *x, int64_t last) {
     lksi_tensor y = *x;
     y.dims[y.n_dims - 1] = last;
@@ -18,8 +18,8 @@ static lks_status infer_forward(const lksi_inference *q) {
     return LKS_OK;
 }
 
-/* a (...,M,K) b (...,K,N), each perhaps with its last two axes the other way round. The batch may be among "..." and M,
- * and may be summed over as K, but cannot be N: it has to stay the first axis. */
+/* a (...,M,K) b (...,K,N), where the last two axes of each input may be swapped. The batch may be an axis of "...", or
+ * M, or K, which is summed over. It cannot be N, because it must remain the first axis. */
 static lks_status infer_matmul(const lksi_inference *q) {
     const lksi_tensor *a = &q->inputs[0], *b = &q->inputs[1];
     int n = a->n_dims, ta = q->attributes->transpose_a != 0, tb = q->attributes->transpose_b != 0;
@@ -59,7 +59,7 @@ lks_status lksi_infer_linear(const lksi_inference *q) {
 
 static void differentiate_forward(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     lksi_value dy = at->output_gradients[0];
-    /* The weight's gradient first: it is final then, and whoever communicates can start with it. */
+    /* The gradient of the weight comes first: it is final then, and its communication can begin. */
     if (at->needs_gradient[1]) gradients[1] = lksi_emit2(builder, LKSI_OP_LINEAR_GRAD_WEIGHT, NULL, dy, at->inputs[0]);
     if (at->n_inputs == 3 && at->needs_gradient[2]) gradients[2] = lksi_emit1(builder, LKSI_OP_SUM_ROWS, NULL, dy);
     if (at->needs_gradient[0]) gradients[0] = lksi_emit2(builder, LKSI_OP_LINEAR_GRAD_INPUT, NULL, dy, at->inputs[1]);
@@ -70,8 +70,8 @@ static lksi_value product(lksi_op_builder *builder, lksi_value a, bool transpose
     return lksi_emit2(builder, LKSI_OP_MATMUL, &attributes, a, b);
 }
 
-/* With A = a or a^T and B = b or b^T: dA = dy B^T and dB = A^T dy; where an input lies the other way round, so does its
- * gradient: (dy B^T)^T = B dy^T. */
+/* With A = a or a^T and B = b or b^T: dA = dy B^T and dB = A^T dy. If an input is transposed, its gradient is, too: (dy
+ * B^T)^T = B dy^T. */
 static void differentiate_matmul(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     lksi_value a = at->inputs[0], b = at->inputs[1], dy = at->output_gradients[0];
     bool ta = at->attributes->transpose_a != 0, tb = at->attributes->transpose_b != 0;

@@ -1,4 +1,4 @@
-/* Losses, and what is counted beside them. */
+/* Losses, and the count of correct predictions. */
 #include "op/op_internal.h"
 
 static lks_status infer_classification(const lksi_inference *q) {
@@ -39,7 +39,7 @@ lks_status lksi_infer_loss(const lksi_inference *q) {
     }
 }
 
-/* `op` at its two inputs (a, b) and dloss. */
+/* Gradient operator `op` of (a, input 1, dloss). */
 static lksi_value gradient(const lksi_op_instance *at, lksi_op_builder *builder, lksi_op op, lksi_value a) {
     return builder->emit(builder, &(lksi_emission){.op = op,
                                                    .attributes = at->attributes,
@@ -53,7 +53,7 @@ static void differentiate_mse(const lksi_op_instance *at, lksi_op_builder *build
     if (at->needs_gradient[1]) gradients[1] = lksi_emit_scaled(builder, da, -1);
 }
 
-/* With respect to the targets: -x dloss / count. */
+/* The gradient with respect to the targets is -x dloss / count. */
 static void differentiate_bce(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     lksi_attributes minus_mean = {.number = -1.0 / (double)lksi_tensor_count(&at->input_tensors[0], 0)};
     if (at->needs_gradient[0]) gradients[0] = gradient(at, builder, LKSI_OP_BCE_WITH_LOGITS_GRAD, at->inputs[0]);

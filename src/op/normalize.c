@@ -12,7 +12,8 @@ static lks_status infer_forward(const lksi_inference *q) {
     }
     if (!fits) return lksi_misfit(q, "x (N,C,...), weight, bias, running mean and variance (C)");
     if (!(q->attributes->epsilon >= 0) || !isfinite(q->attributes->epsilon))
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: its epsilon is %g", lksi_op_name(q->op), q->attributes->epsilon);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: its epsilon must be finite and at least 0, not %g",
+                          lksi_op_name(q->op), q->attributes->epsilon);
     q->outputs[0] = *x;
     if (q->op != LKSI_OP_BATCH_NORM_INFERENCE) q->outputs[1] = q->outputs[2] = q->inputs[1];
     if (q->op == LKSI_OP_BATCH_NORM_BY_SUMS) q->outputs[3] = q->inputs[1];
@@ -63,7 +64,7 @@ static lksi_value input_by_sums(const lksi_op_instance *at, lksi_op_builder *bui
                                   .inputs = {in[0], at->output_gradients[0], in[1], out[1], out[2], in[5], all}});
 }
 
-/* dw and db are this rank's own: they are added up with all gradients. */
+/* dw and db are those of this rank's batch. They are summed over the ranks like all gradients. */
 static void differentiate_by_sums(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     const lksi_value *in = at->inputs, *out = at->outputs;
     lksi_value sums = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_SUMS,

@@ -1,4 +1,4 @@
-/* From an operator to its family's rules. */
+/* Dispatches from an operator to the rules of its family. */
 #include "op/op_internal.h"
 
 typedef struct catalogue_row {
@@ -50,7 +50,7 @@ lks_status lksi_misfit(const lksi_inference *q, const char *rule) {
 lks_status lksi_check_axis(const lksi_inference *q, const lksi_tensor *x) {
     int64_t axis = q->attributes->axis;
     if (axis < 0 || axis >= x->n_dims)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: axis %lld is not one of the %d that there are", lksi_op_name(q->op),
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: axis %lld is not one of the tensor's %d axes", lksi_op_name(q->op),
                           (long long)axis, x->n_dims);
     if (x->dims[axis] == LKSI_BATCH)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: axis %lld is the batch", lksi_op_name(q->op), (long long)axis);

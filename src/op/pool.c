@@ -1,13 +1,15 @@
 /* Pooling. */
 #include "op/op_internal.h"
 
-/* No window may lie in the padding alone: it would have no largest element. */
+/* A padding of at most half the window ensures that no window lies entirely in the padding, where it would have no
+ * largest element. */
 static lks_status infer_forward(const lksi_inference *q) {
     const lksi_tensor *x = &q->inputs[0];
     const lksi_attributes *a = q->attributes;
     if (x->n_dims != 4 || !lksi_type_is_float(x->type)) return lksi_misfit(q, "x (N,C,H,W)");
     for (int i = 0; i < 2; i++) {
-        LKS_TRY(lksi_check_window_option(q, "window", a->window[i], 1)); /* first: the stride may come from it */
+        LKS_TRY(lksi_check_window_option(q, "window", a->window[i],
+                                         1)); /* first, because the default stride is the window */
         LKS_TRY(lksi_check_window_option(q, "stride", a->stride[i], 1));
         LKS_TRY(lksi_check_window_option(q, "padding", a->padding[i], 0));
         if (a->padding[i] > a->window[i] / 2)

@@ -1,7 +1,8 @@
 /* Recurrent layers: one layer over all steps of a sequence is one operator. */
 #include "op/op_internal.h"
 
-/* Where the operators of this family keep their tensors. LSTM has a cell state, so its weights come one later. */
+/* The positions of this family's tensors among the inputs. LSTM has a cell state, so its weights come one position
+ * later. */
 typedef struct positions {
     int w_ih; /* then w_hh, b_ih, b_hh */
     int n_gates;
@@ -46,7 +47,7 @@ static lks_status infer_forward(const lksi_inference *q) {
     return LKS_OK;
 }
 
-/* (dy, x, h0[, c0], W_ih, W_hh, ...): gradients as their tensors, and one for either bias. */
+/* (dy, x, h0[, c0], W_ih, W_hh, ...): each gradient has the shape of its tensor. One gradient serves both biases. */
 static lks_status infer_gradient(const lksi_inference *q) {
     int w_ih = positions_of(q->op).w_ih + 1, n = 0;
     for (int i = 1; i < w_ih + 2; i++) q->outputs[n++] = q->inputs[i];
@@ -58,14 +59,14 @@ lks_status lksi_infer_recurrent(const lksi_inference *q) {
     return q->op == LKSI_OP_LSTM || q->op == LKSI_OP_RNN ? infer_forward(q) : infer_gradient(q);
 }
 
-/* The states after the last step are what the next stretch of a text begins with; the loss reaches back through y
- * only. A loss that reads them would silently miss a part of its gradient, so it is refused. */
+/* The states after the last step are meant for the next part of a sequence. The gradient flows through y only. A loss
+ * that reads the states would silently miss a part of its gradient, so it is rejected. */
 static lks_status check_states(const lksi_op_instance *at, int n_states) {
     for (int i = 1; i <= n_states; i++)
         if (at->output_gradients[i] != LKSI_NO_VALUE)
             return lksi_error(LKS_ERR_UNSUPPORTED,
-                              "the loss depends on the state that %s ends with, which has no gradient: use the last "
-                              "step of its y",
+                              "the loss depends on the final state of %s, which has no gradient: use the last step of "
+                              "y instead",
                               lksi_op_name(at->op));
     return LKS_OK;
 }
@@ -85,6 +86,6 @@ lks_status lksi_differentiate_recurrent(const lksi_op_instance *at, lksi_op_buil
     lksi_value first = builder->emit(builder, &e);
     if (first == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
     lksi_take_gradients(at, first, n_inputs, gradients);
-    gradients[n_inputs] = gradients[n_inputs + 1] = first + n_inputs; /* both biases are added to the same sums */
+    gradients[n_inputs] = gradients[n_inputs + 1] = first + n_inputs; /* both biases have the same gradient */
     return LKS_OK;
 }

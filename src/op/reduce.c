@@ -6,7 +6,8 @@ lks_status lksi_infer_reduce(const lksi_inference *q) {
     int64_t axes = q->attributes->axes;
     if (!lksi_type_is_float(x->type)) return lksi_misfit(q, "a floating tensor");
     if (axes < 0 || axes >> x->n_dims != 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: an axis beyond the %d that there are", lksi_op_name(q->op), x->n_dims);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: an axis is not one of the tensor's %d axes", lksi_op_name(q->op),
+                          x->n_dims);
     q->outputs[0] = lksi_tensor_without(x, axes);
     if (q->attributes->keep_dims != 0) return LKS_OK;
     q->outputs[0].n_dims = 0;

@@ -3,7 +3,9 @@
 
 lks_status lksi_infer_softmax(const lksi_inference *q) {
     const lksi_tensor *x = &q->inputs[0];
-    int least = q->attributes->is_causal != 0 ? 2 : 1; /* axes that one softmax, or one triangle, lies in */
+    int least = q->attributes->is_causal != 0
+                    ? 2
+                    : 1; /* number of last axes that must not be the batch: one softmax, or one triangle */
     if (!lksi_type_is_float(x->type) || x->n_dims < least || x->dims[x->n_dims - least] == LKSI_BATCH)
         return lksi_misfit(q, least == 2 ? "for causal_softmax a floating tensor (...,T,S), T and S not the batch"
                                          : "a floating tensor (...,K), K not the batch");

@@ -1,4 +1,4 @@
-/* Shapes. */
+/* Shapes of tensors. */
 #include "op/op.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* The number of state arrays of an update rule. */
 #include "op/op.h"
 
 int lksi_update_state_count(const lksi_update *update) {

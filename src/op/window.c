@@ -1,4 +1,4 @@
-/* Windows that slide over images: what convolution and pooling share. */
+/* Sliding windows over images, shared by convolution and pooling. */
 #include "op/op_internal.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Moves of elements. */
+/* Operators that move elements; included by kernels.inc.h. */
 static lks_status copy(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     memcpy(out[0], in[0], lksi_tensor_nbytes(&kernel->lowering.inputs[0]));
@@ -18,7 +18,7 @@ static lks_status transpose(const lksi_kernel *kernel, void *const *in, void *co
     return LKS_OK;
 }
 
-/* A tensor seen around one axis: bytes behind one index of it, and how often that comes. */
+/* A tensor seen around one axis: n_outer times (indices of the axis) times inner_nbytes. */
 typedef struct around_axis {
     size_t n_outer, inner_nbytes;
 } around_axis;
@@ -41,7 +41,7 @@ static void copy_part(const lksi_tensor *from, const void *source, int64_t begin
                (size_t)n * a.inner_nbytes);
 }
 
-/* The inputs one after the other from `begin` of the axis on; gives where they end. */
+/* Writes the inputs one after the other along the axis, from `begin` on. Returns the end. */
 static int64_t join(const lksi_lowering *l, void *const *in, void *out, int64_t begin) {
     int64_t axis = l->attributes.axis;
     for (int i = 0; i < l->n_inputs; i++) {

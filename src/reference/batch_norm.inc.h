@@ -1,4 +1,4 @@
-/* Batch norm; included by kernels.inc.h. Sums over the batch are in double: they must not lose what it adds up. */
+/* Batch norm; included by kernels.inc.h. Sums over the batch are in double, so that long sums do not lose digits. */
 
 typedef struct norm_shape {
     int64_t n, c, spatial;
@@ -52,7 +52,7 @@ static lks_status batch_norm_inference(const lksi_kernel *kernel, void *const *i
     return LKS_OK;
 }
 
-/* Of the running mean and variance; `correction` makes the variance unbiased. */
+/* The "gradients" of the running mean and variance. `correction` makes the variance unbiased. */
 static void statistics_grad(const norm_shape *s, const REAL *mean, const REAL *variance, double correction,
                             REAL batch_weight, void *const *out) {
     REAL *dmean = out[3], *dvariance = out[4], factor = (REAL)correction * batch_weight;
@@ -83,7 +83,7 @@ static lks_status batch_norm_grad(const lksi_kernel *kernel, void *const *in, vo
     return LKS_OK;
 }
 
-/* --- the same in two halves, for statistics of more than this rank's batch --- */
+/* --- the same in two halves, for statistics over the batches of all ranks --- */
 
 static lks_status batch_norm_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
@@ -135,7 +135,7 @@ static lks_status batch_norm_grad_sums(const lksi_kernel *kernel, void *const *i
     return LKS_OK;
 }
 
-/* As batch_norm_grad, where db / n and dw / n are means over the elements of all ranks. */
+/* As batch_norm_grad, but db / n and dw / n are means over the elements of all ranks. */
 static lks_status batch_norm_grad_by_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     norm_shape s = norm_shape_of(kernel);

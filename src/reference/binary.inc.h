@@ -1,6 +1,6 @@
-/* Operators on two tensors, with broadcasting. */
+/* Operators on two tensors, with broadcasting; included by kernels.inc.h. */
 
-/* Where an operand has the elements that go with element i of y. */
+/* An operand, with strides that map element i of y to its own element. */
 typedef struct operand {
     const REAL *data;
     int64_t strides[LKSI_MAX_DIMS];
@@ -41,10 +41,11 @@ static lks_status expand(const lksi_kernel *kernel, void *const *in, void *const
     return LKS_OK;
 }
 
-/* y = sum of x over the axes that y has not, or has as 1; in double, as it may be over a whole batch. */
+/* y = sum of x over the axes that y lacks or in which it has 1 element. In double, because the sum may span a whole
+ * batch. */
 static void sum_over(const lksi_tensor *x, const REAL *from, const lksi_tensor *y, REAL *to) {
     int64_t strides[LKSI_MAX_DIMS];
-    lksi_tensor kept = *x, summed = *x; /* the axes of x, those that stay and those that go */
+    lksi_tensor kept = *x, summed = *x; /* shapes over the kept and over the summed axes of x */
     for (int i = 0; i < x->n_dims; i++) {
         int in_y = i - (x->n_dims - y->n_dims);
         bool is_summed = in_y < 0 || y->dims[in_y] == 1;

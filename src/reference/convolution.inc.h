@@ -1,4 +1,4 @@
-/* Convolution, as its definition says it; included by kernels.inc.h. */
+/* Convolution, directly from its definition; included by kernels.inc.h. */
 
 typedef struct conv_shape {
     int64_t n, c, h, w, m, out_h, out_w, kernel_h, kernel_w, c_group, m_group;
@@ -22,7 +22,7 @@ static conv_shape conv_shape_of(const lksi_kernel *kernel, const lksi_tensor *x,
                         .a = a};
 }
 
-/* The first and last (excluded) element of the kernel whose input lies inside the image. */
+/* The range [*begin, *end) of window elements whose input lies inside the image. */
 static void inside(int64_t out, int64_t stride, int64_t padding, int64_t dilation, int64_t size, int64_t kernel_size,
                    int64_t *begin, int64_t *end) {
     int64_t at = out * stride - padding;
@@ -31,7 +31,7 @@ static void inside(int64_t out, int64_t stride, int64_t padding, int64_t dilatio
     if (*end > kernel_size) *end = kernel_size;
 }
 
-/* What the loops below do with each pair of an input element and a weight that meet. */
+/* One output element, and the part of the window that lies inside the image. */
 typedef struct conv_point {
     const conv_shape *s;
     int64_t i, j, p, q; /* sample, output channel, output row and column */
@@ -46,8 +46,7 @@ static conv_point conv_point_at(const conv_shape *s, int64_t i, int64_t j, int64
     return at;
 }
 
-/* Where x and W begin for row `k` of the kernel, channel `c` of the group: its element l is at x[l * dilation], w[l].
- */
+/* Offsets in x and W of row `k` of the window, for channel `c` of the group. Element l is x[l * dilation] and w[l]. */
 static int64_t conv_x_row(const conv_point *at, int64_t c, int64_t k) {
     const conv_shape *s = at->s;
     int64_t channel = at->j / s->m_group * s->c_group + c;
@@ -88,7 +87,7 @@ static void conv_add_to_weight(const conv_point *at, REAL dy, const REAL *x, REA
         }
 }
 
-/* Loops over every element of y, whose position in memory is `element`. */
+/* Loops over all elements of y. `element` is the offset in memory. */
 #define CONV_FOR_EACH_OUTPUT(s, at, element)                                                                           \
     for (int64_t element = 0, conv_last_ = (s).n * (s).m * (s).out_h * (s).out_w; element < conv_last_; element++)     \
         for (conv_point at = conv_point_at(&(s), element / ((s).m * (s).out_h * (s).out_w),                            \

@@ -1,4 +1,4 @@
-/* Dropout, drawn as op/dropout.h says. */
+/* Dropout, with the random draws of op/dropout.h; included by kernels.inc.h. */
 
 static lks_status dropout(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;

@@ -1,4 +1,4 @@
-/* Operators that map each element by itself. */
+/* Element-wise operators; included by kernels.inc.h. */
 #define MAP(name, expression)                                                                                          \
     static lks_status name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {              \
         (void)scratch;                                                                                                 \
@@ -8,7 +8,7 @@
         }                                                                                                              \
         return LKS_OK;                                                                                                 \
     }
-/* Of y, or as the catalogue says of x, and of dy. */
+/* The gradient from dy and `y`, which is y or x as the catalogue says. */
 #define GRADIENT(name, expression)                                                                                     \
     static lks_status name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {              \
         (void)scratch;                                                                                                 \
@@ -21,7 +21,7 @@
 #define NUMBER ((REAL)kernel->lowering.attributes.number)
 
 static REAL logistic(REAL x) { return 1 / (1 + EXP(-x)); }
-/* The normal distribution function; erfc keeps what 1 + erf would lose far below 0. */
+/* The normal distribution function. erfc keeps the digits that 1 + erf would lose for very negative x. */
 static REAL normal_below(REAL x) { return (REAL)0.5 * ERFC(-x * (REAL)0.70710678118654752); }
 static REAL normal_density(REAL x) { return (REAL)0.39894228040143268 * EXP(x * x * (REAL)-0.5); }
 

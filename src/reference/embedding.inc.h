@@ -1,4 +1,4 @@
-/* Embedding. */
+/* Embedding; included by kernels.inc.h. */
 
 static lks_status embedding(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;

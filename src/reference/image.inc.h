@@ -1,4 +1,4 @@
-/* Images from bytes. */
+/* Images from bytes; included by kernels.inc.h. */
 
 static void draw_plane(const uint8_t *pixels, const lksi_draw *draw, const lksi_tensor *y, REAL scale, REAL shift,
                        REAL *plane) {

@@ -1,5 +1,5 @@
-/* The loops themselves, for REAL = float or double; kernels_f32.c, kernels_f64.c and kernels_bf16.c include this file.
- * Written to be read beside the formulas of op/catalogue.h; nothing here is tuned. One file per family. */
+/* The reference kernels, for REAL = float or double. kernels_f32.c, kernels_f64.c and kernels_bf16.c include this file.
+ * They are written to be compared with the formulas of op/catalogue.h. Nothing here is tuned. One file per family. */
 #include "op/batch_norm.h"
 #include "op/dropout.h"
 #include "op/image.h"
@@ -12,7 +12,7 @@ static int64_t count(const lksi_tensor *t) { return lksi_tensor_count(t, 0); }
 static int64_t rows(const lksi_tensor *t) { return lksi_tensor_rows(t); }
 static int64_t columns(const lksi_tensor *t) { return lksi_tensor_columns(t); }
 
-/* Where element i of the row-major tensor t lies, its axes having those strides. */
+/* The offset of element i of tensor t, counted in row-major order, if the axes have these strides. */
 static int64_t strided(const lksi_tensor *t, const int64_t *strides, int64_t i) {
     int64_t offset = 0;
     for (int axis = t->n_dims; axis-- > 0;) {

@@ -1,5 +1,5 @@
-/* The reference kernels in f32, but for what products multiply: it is rounded to bf16, to nearest, ties to even. A
- * product of two such numbers is exact in f32; the sums round as in f32. */
+/* The reference kernels in f32, with the operands of products rounded to bf16 (to nearest, ties to even). A product of
+ * two such numbers is exact in f32. Sums round as in f32. */
 #include "comm/arithmetic/half.h"
 
 #include <math.h>

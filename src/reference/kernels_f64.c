@@ -1,4 +1,4 @@
-/* The reference kernels in f64: what finite differences and long comparisons are made with. */
+/* The reference kernels in f64, for finite differences and long comparisons. */
 #include <math.h>
 
 #define REAL double

@@ -1,4 +1,4 @@
-/* Whether the labels of a cross entropy are classes, and how many of them count. */
+/* Checks that the labels of a cross entropy are valid classes, and counts those that are not ignored. */
 #include "reference/reference.h"
 
 #include <inttypes.h>

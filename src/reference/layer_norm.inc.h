@@ -1,4 +1,4 @@
-/* Layer normalisation. */
+/* Layer normalisation; included by kernels.inc.h. */
 
 static lks_status layer_norm(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;

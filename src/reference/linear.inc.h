@@ -1,4 +1,4 @@
-/* Matrix products. OPERAND rounds what they multiply, not what they add. */
+/* Matrix products; included by kernels.inc.h. OPERAND rounds the operands of products, not the sums. */
 static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     int64_t n = rows(&kernel->lowering.inputs[0]), k = columns(&kernel->lowering.inputs[0]);
@@ -51,7 +51,7 @@ static lks_status sum_rows(const lksi_kernel *kernel, void *const *in, void *con
     return LKS_OK;
 }
 
-/* One of the products: a (m,k) and b (k,n), row i of a beginning at a + i a_row and its elements a_column apart. */
+/* One product: a (m,k) times b (k,n). Element (i,l) of a is at a + i a_row + l a_column, and b likewise. */
 static void multiply(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t a_row, int64_t a_column, const REAL *b,
                      int64_t b_row, int64_t b_column, REAL *y) {
     for (int64_t i = 0; i < m; i++)

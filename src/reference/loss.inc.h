@@ -1,6 +1,6 @@
-/* Losses, and what is counted beside them. */
+/* Losses, and the count of correct predictions; included by kernels.inc.h. */
 
-/* p = softmax(x) by the shifted exponentials; returns (1 - s) -log p[label] + s mean of -log p. */
+/* p = softmax(x), with exponents shifted by the maximum. Returns (1 - s) -log p[label] + s mean of -log p. */
 static REAL row_cross_entropy(const REAL *x, int64_t n_classes, int32_t label, REAL smoothing, REAL *p) {
     REAL largest = x[0];
     for (int64_t j = 1; j < n_classes; j++) largest = x[j] > largest ? x[j] : largest;
@@ -14,7 +14,7 @@ static REAL row_cross_entropy(const REAL *x, int64_t n_classes, int32_t label, R
     return LOG(sum) - (1 - smoothing) * (x[label] - largest) - smoothing * (sum_of_x / (REAL)n_classes);
 }
 
-/* What an ignored row, which has no label, gives for p. */
+/* p of an ignored row, which has no valid label. */
 static void row_softmax(const REAL *x, int64_t n_classes, REAL *p) { (void)row_cross_entropy(x, n_classes, 0, 0, p); }
 
 static lks_status cross_entropy(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
@@ -26,7 +26,7 @@ static lks_status cross_entropy(const lksi_kernel *kernel, void *const *in, void
     REAL *loss = out[0], *p = out[1];
     int64_t n_counted;
     LKS_TRY(lksi_reference_check_labels(&kernel->lowering, label, &n_counted));
-    double sum = 0; /* over the rows in double: the mean must not lose what a long batch adds up */
+    double sum = 0; /* in double, so that the sum over a long batch does not lose digits */
     for (int64_t i = 0; i < n; i++)
         if (a->has_ignored != 0 && label[i] == a->ignored)
             row_softmax(x + i * c, c, p + i * c);
@@ -98,7 +98,7 @@ static lks_status bce_with_logits(const lksi_kernel *kernel, void *const *in, vo
     REAL *loss = out[0];
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        /* not max(x, 0) - x t, which is no number where x is infinite */
+        /* not max(x, 0) - x t, which is NaN if x is infinite */
         REAL wrong = x[i] > 0 ? x[i] * (1 - t[i]) : -x[i] * t[i], magnitude = x[i] > 0 ? x[i] : -x[i];
         sum += (double)(wrong + LOG1P(EXP(-magnitude)));
     }

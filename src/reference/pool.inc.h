@@ -14,14 +14,14 @@ static pool_shape pool_shape_of(const lksi_kernel *kernel, const lksi_tensor *x,
                         .a = &kernel->lowering.attributes};
 }
 
-/* Where element `k` (row-major) of the window of output (p,q) lies in its plane; -1 in the padding. */
+/* The offset in its plane of element `k` (row-major) of the window of output (p,q). -1 in the padding. */
 static int64_t pool_at(const pool_shape *s, int64_t p, int64_t q, int64_t k) {
     int64_t row = p * s->a->stride[0] - s->a->padding[0] + k / s->a->window[1];
     int64_t column = q * s->a->stride[1] - s->a->padding[1] + k % s->a->window[1];
     return row < 0 || row >= s->h || column < 0 || column >= s->w ? -1 : row * s->w + column;
 }
 
-/* The first of the largest; NaN counts as larger than all, so that it is seen. */
+/* The first of the largest elements. NaN counts as larger than all numbers, so that it propagates. */
 static REAL pool_largest(const pool_shape *s, const REAL *plane, int64_t p, int64_t q, int32_t *index) {
     REAL largest = -INFINITY;
     *index = -1;

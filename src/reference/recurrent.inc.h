@@ -1,4 +1,4 @@
-/* The recurrent layers' loops, part of kernels.inc.h: sample by sample, step by step, as the formulas are written. */
+/* Recurrent layers, sample by sample and step by step; included by kernels.inc.h. */
 
 /* N, T, K, M, and G M: rows of the weights. */
 typedef struct recurrent_sizes {
@@ -30,7 +30,7 @@ static void add_product_gradients(const REAL *w, const REAL *x, const REAL *dy, 
         }
 }
 
-/* gates (4M) from what the activations are of to the activations; c (M) and h (M) of this step. */
+/* Replaces gates (4M), the inputs of the activations, by the activations. Computes c (M) and h (M) of this step. */
 static void lstm_cell(REAL *gates, const REAL *c_before, int64_t m, REAL *c, REAL *h) {
     for (int64_t j = 0; j < m; j++) {
         REAL *i = gates + j, *f = i + m, *g = f + m, *o = g + m;
@@ -61,7 +61,8 @@ static lks_status lstm(const lksi_kernel *kernel, void *const *in, void *const *
     return LKS_OK;
 }
 
-/* From dh (M) to dgates (4M), the gradient of what the activations are of; dc (M) moves one step back. */
+/* Computes dgates (4M), the gradient of the activations' inputs, from dh (M). dc (M) becomes that of the step
+ * before. */
 static void lstm_cell_gradient(const REAL *gates, const REAL *c_before, const REAL *c, const REAL *dh, int64_t m,
                                REAL *dc, REAL *dgates) {
     for (int64_t j = 0; j < m; j++) {
@@ -75,7 +76,7 @@ static void lstm_cell_gradient(const REAL *gates, const REAL *c_before, const RE
     }
 }
 
-/* What one step's gradients are added to. */
+/* The weights, and the sums to which the gradients of each step are added. */
 typedef struct recurrent_gradients {
     const REAL *w_ih, *w_hh;
     REAL *dw_ih, *dw_hh, *db;
@@ -100,7 +101,7 @@ static void add_to(REAL *sum, const REAL *x, int64_t n) {
     for (int64_t j = 0; j < n; j++) sum[j] += x[j];
 }
 
-/* dh0 and dc0 serve as the gradients that travel back through the steps. */
+/* dh0 and dc0 hold the gradients that propagate back through the steps. */
 static lks_status lstm_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     recurrent_sizes s = recurrent_sizes_of(kernel, 1, 4);
     const REAL *dy = in[0], *x = in[1], *h0 = in[2], *c0 = in[3], *y = in[6], *gates = in[7], *cells = in[8];

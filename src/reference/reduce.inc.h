@@ -1,4 +1,4 @@
-/* Sums and means over axes. */
+/* Sums and means over axes; included by kernels.inc.h. */
 
 static lks_status sum(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;

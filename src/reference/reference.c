@@ -1,4 +1,4 @@
-/* The reference device's answers. */
+/* The reference device: selects a kernel for each operator and type. */
 #include "reference/reference_internal.h"
 
 static const char *const kernel_names[] = {
@@ -7,7 +7,7 @@ static const char *const kernel_names[] = {
 #undef KERNEL_NAME
 };
 
-/* One step's gradient of the gates. */
+/* The gradient kernels of recurrent layers keep the gate gradients of one step in scratch. */
 static size_t scratch_nbytes(const lksi_lowering *lowering) {
     if (lowering->op == LKSI_OP_LSTM_GRAD) return lksi_tensor_nbytes(&lowering->outputs[5]);
     return lowering->op == LKSI_OP_RNN_GRAD ? lksi_tensor_nbytes(&lowering->outputs[4]) : 0;

@@ -1,6 +1,6 @@
-/* Softmax and its logarithm. */
+/* Softmax and its logarithm; included by kernels.inc.h. */
 
-/* How many elements of row i take part: all, or in a causal (...,T,S) the first t + 1. */
+/* The number of elements of row i that take part: all, or the first t + 1 if causal (...,T,S). */
 static int64_t row_count(const lksi_lowering *l, int64_t i) {
     int64_t k = columns(&l->inputs[0]);
     if (l->attributes.is_causal == 0) return k;
@@ -42,7 +42,7 @@ static lks_status log_softmax(const lksi_kernel *kernel, void *const *in, void *
         for (int64_t j = 1; j < k; j++) largest = x[j] > largest ? x[j] : largest;
         REAL sum = EXP(x[0] - largest);
         for (int64_t j = 1; j < k; j++) sum += EXP(x[j] - largest);
-        REAL log_sum = LOG(sum); /* largest + log_sum would lose it where largest is large */
+        REAL log_sum = LOG(sum); /* not added to largest, where it would be lost if largest is large */
         for (int64_t j = 0; j < k; j++) y[j] = (x[j] - largest) - log_sum;
     }
     return LKS_OK;

@@ -9,11 +9,11 @@
 
 enum { LINE = 64 / sizeof(float), BLOCK = 512 }; /* elements; a block of all arrays stays in L1 */
 
-/* A moment whose gradient has become 0 shrinks by a factor in each step, and ends at a few units of the smallest float,
- * which round to themselves for ever. Intel's cores take some 150 cycles for a product with one: ResNet9's step
- * took 4.4 ms in its first epoch and 10.8 in its ninth. So in updates such numbers are zeros, as operands and as
- * results; next to epsilon or a parameter they were nothing before. What was asked of the thread elsewhere holds again
- * afterwards. */
+/* A moment whose gradient has become 0 shrinks by a factor in each step. It ends as a few units of the smallest
+ * subnormal, which round to themselves forever. On Intel cores a product with a subnormal takes about 150 cycles: the
+ * step of ResNet9 took 4.4 ms in its first epoch and 10.8 ms in its ninth. Therefore updates treat subnormals as zeros,
+ * as operands and as results. Next to epsilon or to a parameter such numbers are negligible anyway. The thread's
+ * floating-point mode is restored afterwards. */
 #if defined(__SSE2__)
 enum { SUBNORMALS_ARE_ZEROS = 0x8040 };
 typedef unsigned float_mode;
@@ -46,7 +46,8 @@ static lksi_update_kernel kernel_of(const lksi_update *update) {
     return update->is_nesterov ? kernels->nesterov : kernels->momentum;
 }
 
-/* The sum of two gradients has its subnormal numbers, as everywhere: it is made before they are zeros. */
+/* The sum of two gradients keeps its subnormals, as in all other paths. It is computed before they are flushed to
+ * zero. */
 static void update_block(lksi_update_kernel kernel, const lksi_update *update, size_t count,
                          const lksi_update_arrays *arrays) {
     lksi_update_arrays a = *arrays;
@@ -66,7 +67,7 @@ static void advance(lksi_update_arrays *a, size_t count) {
     if (a->v != NULL) a->v += count;
 }
 
-/* What is written in a second place goes to another core, and is asked for a block before. */
+/* The second output goes to another core. Its lines are prefetched for writing one block ahead. */
 static void ask_ahead(const lksi_update_arrays *a, size_t begin, size_t end) {
     for (size_t i = begin; a->also != NULL && i < end; i += LINE) lksi_ask_to_write(a->also + i);
 }
@@ -75,7 +76,7 @@ static void update_f32(const lksi_update *update, size_t count, const lksi_updat
     lksi_update_kernel kernel = kernel_of(update);
     lksi_update_arrays a = {.p = memory->values, .g = memory->gradients[0], .h = memory->gradients[1]};
     a.out = memory->outs[0], a.also = memory->outs[1], a.m = memory->state[0], a.v = memory->state[1];
-    if (a.m == NULL) { /* nothing shrinks from step to step */
+    if (a.m == NULL) { /* without state no value shrinks from step to step */
         kernel(update, count, &a);
         return;
     }
@@ -97,7 +98,7 @@ static double adam_f64(const lksi_update *update, double gradient, double p, dou
     *m = update->beta1 * *m + (1 - update->beta1) * g;
     *v = update->beta2 * *v + (1 - update->beta2) * g * g;
     double d = sqrt(*v) / sqrt(update->correction2) + update->epsilon;
-    return p - update->lr / update->correction1 * (*m == 0 ? *m : *m / d); /* as update_isa.c has it */
+    return p - update->lr / update->correction1 * (*m == 0 ? *m : *m / d); /* 0 / 0 as in update_isa.c */
 }
 
 /* m NULL: without momentum. */
@@ -122,14 +123,14 @@ static void update_f64(const lksi_update *update, size_t count, const lksi_updat
     }
 }
 
-/* Of buffers, by this batch's statistics. */
+/* Rule RUNNING, for buffers. */
 static void run_f64(const lksi_update *update, size_t count, const lksi_update_memory *memory) {
     const double *p = memory->values, *g = memory->gradients[0], *h = memory->gradients[1];
     double *out = memory->outs[0], *also = memory->outs[1];
     double keep = 1 - update->momentum, take = update->momentum * update->gradient_scale;
     for (size_t i = 0; i < count; i++) {
         double moved = keep * p[i] + take * (h != NULL ? g[i] + h[i] : g[i]);
-        out[i] = take == 0 ? p[i] : moved; /* a constant may be infinite */
+        out[i] = take == 0 ? p[i] : moved; /* 0 times an infinite constant would be NaN */
         if (also != NULL) also[i] = out[i];
     }
 }

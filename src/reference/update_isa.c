@@ -1,14 +1,14 @@
-/* The update rules as one pass over flat f32 memory; formulas at lksi_update in op/op.h. Host doubles become floats
- * before the loop, and every loop is element-wise, so each instruction set gives the same bits. */
+/* The update rules as one pass over flat f32 memory. The formulas are at lksi_update in op/op.h. Doubles of the host
+ * become floats before the loop, and every loop is element-wise, so each instruction set produces the same bits. */
 #include "reference/reference_internal.h"
 
 #include <float.h>
 #include <math.h>
 
-/* a / b for many a: with 1 / b rounded to nearest, a quotient that is off by little is corrected twice by what it
- * leaves over, which is the rounded quotient itself (P. Markstein, Computation of elementary functions on the IBM RISC
- * System/6000 processor, 1990). Each fused multiply-add takes an eighth of a division's time or less. For a = 0 or
- * 2^-75 and more; infinities and NaN stay. */
+/* a / b for many a, given 1 / b rounded to nearest. A quotient that is slightly off is corrected twice by its
+ * remainder, which yields the correctly rounded quotient (P. Markstein, Computation of elementary functions on the IBM
+ * RISC System/6000 processor, 1990). A fused multiply-add takes an eighth of a division's time or less. Valid for a = 0
+ * and for a >= 2^-75. Infinities and NaN are preserved. */
 static inline float divide(float a, float b, float inverse) {
 #if defined(__FMA__)
     float about = a * inverse, nearer = fmaf(fmaf(-about, b, a), inverse, about);
@@ -20,16 +20,16 @@ static inline float divide(float a, float b, float inverse) {
 #endif
 }
 
-/* An update's host doubles as floats. */
+/* The numbers of an update as floats. */
 typedef struct factors {
     float scale, decay, lr, shrink;
-    float keep, ahead;                /* of a moment of SGD's */
+    float keep, ahead;                /* SGD's momentum */
     float beta1, rest1, beta2, rest2; /* Adam's */
     float epsilon, root_correction2, inverse;
 } factors;
 
 static factors factors_of(const lksi_update *update) {
-    /* AdamW shrinks the parameter itself, Adam adds its decay to the gradient: the other factor is then 1 or 0. */
+    /* AdamW shrinks the parameter itself. Adam adds the decay to the gradient. The unused factor is 1 or 0. */
     const bool is_decoupled = update->rule == LKSI_UPDATE_ADAMW, is_sgd = update->rule == LKSI_UPDATE_SGD;
     factors f = {.scale = (float)update->gradient_scale,
                  .decay = is_decoupled ? 0.0f : (float)update->weight_decay,
@@ -48,7 +48,7 @@ static factors factors_of(const lksi_update *update) {
     return f;
 }
 
-/* One parameter's new value, of its old one and its gradient; m and v are its state. */
+/* Returns the new value of one parameter, from its old value and its gradient. m and v are its state. */
 typedef float (*rule_of_one)(factors f, float p, float g, float *m, float *v);
 
 static inline float sgd_of(factors f, float p, float g, float *m, float *v) {
@@ -69,12 +69,12 @@ static inline float nesterov_of(factors f, float p, float g, float *m, float *v)
     return p - f.lr * (gradient + f.ahead * *m);
 }
 
-/* m / d, but 0 where m is: of an epsilon of 0 the padding between parameters, which counts as a parameter whose
- * gradient is 0, would become NaN. */
+/* m / d, but 0 if m is 0. Otherwise, with an epsilon of 0, the padding between parameters would become NaN, because its
+ * gradient is 0. */
 static inline float quotient(float m, float d) { return m == 0 ? m : m / d; }
 
-/* Divided as PyTorch divides: sqrt(v) times 1 / root_correction2 would be quicker (24 to 18 us for mnist), but Adam
- * magnifies what rounds differently, and ResNet9's losses leave PyTorch's after 10 steps. */
+/* Divides like PyTorch. Multiplying sqrt(v) by 1 / root_correction2 would be faster, but it rounds differently, Adam
+ * magnifies the difference, and the losses of ResNet9 deviate from PyTorch's after 10 steps. */
 static inline float adam_of(factors f, float p, float g, float *m, float *v) {
     float gradient = f.scale * g + f.decay * p;
     *m = f.beta1 * *m + f.rest1 * gradient;
@@ -82,8 +82,8 @@ static inline float adam_of(factors f, float p, float g, float *m, float *v) {
     return f.shrink * p - f.lr * quotient(*m, divide(sqrtf(*v), f.root_correction2, f.inverse) + f.epsilon);
 }
 
-/* Arrays may be the same ones: element i is read before it is written, and no other depends on it, so vectors may be
- * used. */
+/* Arrays may be identical: element i is read before it is written, and no other element depends on it, so vectors may
+ * be used. */
 #if defined(__clang__)
 #define ELEMENTS_ARE_APART _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -91,12 +91,13 @@ static inline float adam_of(factors f, float p, float g, float *m, float *v) {
 #endif
 #define EACH_BY_ITSELF static inline __attribute__((always_inline))
 
-/* The questions are answered when this is compiled: one loop for each pair of answers. */
+/* The two booleans are constants after inlining: one loop is compiled for each combination. */
 EACH_BY_ITSELF void update_each(rule_of_one rule, bool are_two_added, bool are_two_written, factors f, size_t count,
                                 const lksi_update_arrays *a) {
     const float *p = a->p, *g = a->g, *h = a->h;
     float *out = a->out, *also = a->also;
-    float *m = a->m != NULL ? a->m : out, *v = a->v != NULL ? a->v : out; /* any place: the rule has none */
+    float *m = a->m != NULL ? a->m : out,
+          *v = a->v != NULL ? a->v : out; /* any valid address: the rule does not use it */
     ELEMENTS_ARE_APART
     for (size_t i = 0; i < count; i++) {
         float updated = rule(f, p[i], are_two_added ? g[i] + h[i] : g[i], m + i, v + i);
@@ -135,8 +136,8 @@ static void sum(size_t count, const float *g, const float *h, float *out) {
     for (size_t i = 0; i < count; i++) out[i] = g[i] + h[i];
 }
 
-/* Sixteen sums side by side, added up two by two at the end: one order for every instruction set. Squares of floats are
- * exact in double. */
+/* Sixteen interleaved sums, added pairwise at the end: one order of additions for every instruction set. Squares of
+ * floats are exact in double. */
 static double squares(size_t count, const float *g) {
     double sums[16] = {0};
     size_t whole = count / 16 * 16;

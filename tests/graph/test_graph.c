@@ -96,7 +96,7 @@ static void bad_leaves_and_reshapes_are_named(void **state) {
     } cases[] = {{0, "'twice'"},
                  {1, "dimension 1 of 'zero' is 0"},
                  {2, "reshape of 'twice' from f32 (N, 4) to f32 (N, 5)"},
-                 {3, "'typeless': 99 is no type of elements"}};
+                 {3, "'typeless': 99 is not an element type"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_graph *graph = lks_graph_create(lks_device_default(NULL));
         lks_node *x = lks_input(graph, "twice", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
@@ -121,7 +121,7 @@ static void names_that_no_file_could_be_read_back_with_are_refused(void **state)
                  {"fc\x7f", "has a control character (127) at 2"},
                  {"f\xfc"
                   "r",
-                  "has byte 0xfc at 1, which does not belong to UTF-8"},
+                  "has byte 0xfc at 1, which is not valid UTF-8"},
                  {"\xc3\xa4\xed\xa0\x80", "has byte 0xed at 2"},
                  {"fc\xe2\x82", "has byte 0xe2 at 2"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
@@ -154,7 +154,7 @@ static void beginnings_and_momenta_that_cannot_be_meant_are_refused(void **state
         {{LKS_INITIAL_NORMAL, -1}, 0, "finite in f32 and at least 0, not -1"},
         {{LKS_INITIAL_CONSTANT, -(double)INFINITY}, 0, "'w': its initial value must be finite in f32, not -inf"},
         {{LKS_INITIAL_CONSTANT, 1e300}, 0.1, "'w': its initial value must be finite in f32, not 1e+300"},
-        {{(lks_initial)9, 1}, 0, "'w': 9 is no kind of initial values"},
+        {{(lks_initial)9, 1}, 0, "'w': 9 is not a kind of initial values"},
         {{LKS_INITIAL_CONSTANT, (double)NAN}, 0.1, "'w': its initial value must be finite"},
         {{LKS_INITIAL_CONSTANT, 0}, (double)NAN, "'w': its momentum must be 0 to 1"},
         {{LKS_INITIAL_CONSTANT, 0}, 2, "'w': its momentum must be 0 to 1, not 2"},
@@ -275,7 +275,7 @@ static void what_is_not_given_is_named(void **state) {
     assert_string_equal(lks_error_text(), "store_gradient: `count` is NULL");
     assert_true(lks_store_parameter(NULL, 0).name == NULL && lks_store_parameter(store, -1).name == NULL);
     assert_null(lks_store_parameter(store, 99).name);
-    assert_string_equal(lks_error_text(), "parameter 99 of a store of 4");
+    assert_string_equal(lks_error_text(), "there is no parameter 99 in a store of 4");
     assert_null(lks_program_output(NULL, f.loss));
     assert_true(isnan(lks_program_scalar(NULL, f.loss)) && lks_program_nbytes(NULL) == 0);
     assert_null(lks_device_name(NULL));
@@ -340,7 +340,7 @@ static void inputs_and_labels_are_checked(void **state) {
                      LKS_ERR_ARGUMENT);
     assert_int_equal(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .n_outputs = 1}),
                      LKS_ERR_ARGUMENT);
-    assert_non_null(strstr(lks_error_text(), "1 outputs at NULL"));
+    assert_non_null(strstr(lks_error_text(), "1 outputs, but outputs is NULL"));
     assert_int_equal(
         lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = f.loss, .n_outputs = -4}),
         LKS_ERR_ARGUMENT);

@@ -117,7 +117,7 @@ static void a_callback_that_fails_ends_the_pass(void **state) {
     (void)lksi_error(LKS_ERR_FILE, "of long ago");
     assert_int_equal(lks_program_backward(f.program, 1), LKS_ERR_STATE);
     assert_int_equal(recorded.n_calls, 2);
-    assert_non_null(strstr(lks_error_text(), "the callback of lks_on_gradient, told of '"));
+    assert_non_null(strstr(lks_error_text(), "the callback of lks_on_gradient, called for '"));
     assert_non_null(strstr(lks_error_text(), "', returned "));
     destroy(&f);
 }

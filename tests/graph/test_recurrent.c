@@ -235,7 +235,7 @@ static void a_loss_may_not_read_the_last_states(void **state) {
         lks_recurrent r = build_as_torch(g, i < 2 ? LKS_LSTM : LKS_RNN_TANH);
         lks_node *read = i == 1 ? r.c : r.h;
         expect_refusal(lks_add(lks_sum(r.y, 0, NULL, 0), lks_sum(read, 0, NULL, 0)), LKS_ERR_UNSUPPORTED,
-                       "which has no gradient: use the last step of its y");
+                       "which has no gradient: use the last step of y instead");
     }
 }
 
