@@ -31,10 +31,10 @@ const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) 
     if (!lksi_mpi_facts_get()->is_multiple) return "this MPI has no MPI_THREAD_MULTIPLE, which communicators need";
     bool has_own = call->operation->has_own_counts; /* ranks could not agree on a limit before the call */
     if (call->counts != NULL && !has_own && call->count > lksi_native_most)
-        return "the counts together are over what MPI can take";
+        return "the sum of the counts exceeds what MPI can take";
     if (!call->operation->is_reduction) return NULL;
     if (call->type == LKS_F16 || call->type == LKS_BF16) return "MPI has no reductions of f16 and bf16";
-    if (call->type == LKS_I8 || call->type == LKS_U8) return "MPI libraries are not to be trusted with 8 bits";
+    if (call->type == LKS_I8 || call->type == LKS_U8) return "MPI libraries reduce 8-bit integers incorrectly";
     if (is_float && (call->op == LKS_MIN || call->op == LKS_MAX)) return "MPI's min and max of floats may lose a NaN";
     return NULL;
 }
