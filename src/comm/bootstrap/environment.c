@@ -49,7 +49,7 @@ lks_status lksi_environment_timeout(int64_t *timeout_ms) {
     return number_or("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, LKSI_DEFAULT_TIMEOUT_MS, timeout_ms);
 }
 
-/* --- which source --- */
+/* --- choosing the source --- */
 
 static bool is_set(const char *name) { return name != NULL && lksi_variable(name) != NULL; }
 
@@ -91,7 +91,7 @@ static lks_status choose(const source **chosen) {
     return LKS_OK;
 }
 
-/* --- what it says --- */
+/* --- reading the chosen source --- */
 
 static bool can_ask_mpi(const lksi_environment *environment) {
     bool is_mpi = environment->launcher == LKSI_LAUNCHER_OPENMPI || environment->launcher == LKSI_LAUNCHER_PMI;

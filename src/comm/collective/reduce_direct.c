@@ -4,7 +4,7 @@
  *
  *     ordinary buffers      each rank stages a chunk (S or wide), the root reduces         steps: 1 per chunk
  *                           all while the next chunk comes
- *     symmetric inputs      the root reduces from where they lie                           steps: 2
+ *     symmetric inputs      the root reduces them in place                                 steps: 2
  *     symmetric result too  slice r of all inputs ─ reduce on rank r ─> slice r of the     steps: 2
  *                           root's result                            bytes per rank: N read, N / n written
  *
