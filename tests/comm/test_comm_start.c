@@ -286,7 +286,7 @@ static void ranks_that_meet_in_two_places_are_told(void **state) {
         {{NULL},
          {"a", NULL, "a"},
          {NULL},
-         {"rank 1 meets the others at a local socket", "LOCKSTEP_HOST_ID is for all"}},
+         {"rank 1 meets the others at a local socket", "LOCKSTEP_HOST_ID must be set on all"}},
         {{NULL}, {NULL}, {NULL, NULL, "k"}, {"rank 2 has another LOCKSTEP_JOB_KEY", "than rank 0"}},
         {{NULL, "tcp", NULL}, {NULL}, {"k", NULL, "k"}, {"rank 1 meets the others over TCP", "socket ('auto'"}},
         {{NULL},
