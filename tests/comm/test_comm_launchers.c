@@ -137,16 +137,16 @@ static void what_is_missing_or_wrong_is_named(void **state) {
         {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK is not set"},
         {"PMI_RANK=1", "PMI_SIZE is not set in the environment, while PMI_RANK is '1'"},
         {"PMIX_RANK=1", "PMIX_RANK is '1', but no variable says how many ranks there are"},
-        {"PMI_RANK=4 PMI_SIZE=4 " MASTER, "PMI_RANK is '4', which is no number from 0 to 3"},
+        {"PMI_RANK=4 PMI_SIZE=4 " MASTER, "PMI_RANK is '4', which is not a number from 0 to 3"},
         {"SLURM_STEP_ID=0", "SLURM_PROCID is not set in the environment, while SLURM_STEP_ID is '0'"},
         {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=", "SLURM_STEP_TASKS_PER_NODE is not set"},
         {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=3,,1", "SLURM_STEP_TASKS_PER_NODE is '3,,1'"},
         {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=3,3", "is '3,3', 6 tasks, while SLURM_STEP_NUM_TASKS is 7"},
-        {SLURM_TASK "SLURM_LOCALID=3", "SLURM_LOCALID is '3', which is no number from 0 to 2"},
-        {SLURM_TASK "SLURM_NODEID=3", "SLURM_NODEID is '3', which is no number from 0 to 2"},
+        {SLURM_TASK "SLURM_LOCALID=3", "SLURM_LOCALID is '3', which is not a number from 0 to 2"},
+        {SLURM_TASK "SLURM_NODEID=3", "SLURM_NODEID is '3', which is not a number from 0 to 2"},
         {SLURM_TASK "SLURM_NODEID=", "SLURM_NODEID is not set"},
         {SLURM_TASK "SLURM_STEP_NODELIST=", "SLURM_STEP_NODELIST is not set"},
-        {SLURM_TASK "SLURM_STEP_NODELIST=n[1-", "SLURM_STEP_NODELIST is 'n[1-', which is no list of hosts"},
+        {SLURM_TASK "SLURM_STEP_NODELIST=n[1-", "SLURM_STEP_NODELIST is 'n[1-', which is not a list of hosts"},
         {SLURM_TASK "SLURM_JOB_ID=", "SLURM_JOB_ID is not set"},
         {SLURM_TASK "SLURM_STEP_ID=x", "SLURM_STEP_ID is 'x'"},
         {SLURM_TASK "MASTER_PORT=0", "MASTER_PORT is '0'"},
@@ -184,7 +184,8 @@ static void a_world_of_one_among_processes_of_mpi_is_warned_of(void **state) {
     (void)state;
     char log[512];
     read_with_log("RANK=0 WORLD_SIZE=1 " OPENMPI, log, sizeof log);
-    assert_non_null(strstr(log, "warning: a world of one, for WORLD_SIZE is 1, while OMPI_COMM_WORLD_SIZE is 4: "));
+    assert_non_null(
+        strstr(log, "warning: a world of one rank, because WORLD_SIZE is 1, while OMPI_COMM_WORLD_SIZE is 4: "));
     read_with_log("RANK=0 WORLD_SIZE=1 " HYDRA, log, sizeof log);
     assert_non_null(strstr(log, "WORLD_SIZE is 1, while PMI_SIZE is 4: "));
     read_with_log("RANK=0 WORLD_SIZE=1 PMI_RANK=0 PMI_SIZE=1", log, sizeof log);

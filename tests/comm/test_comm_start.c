@@ -71,7 +71,7 @@ static void bad_variables_are_named_with_their_values(void **state) {
         lks_status status;
     } cases[] = {
         {"RANK", "one", "RANK is 'one'", LKS_ERR_ARGUMENT},
-        {"RANK", "3", "RANK is '3', which is no number from 0 to 2", LKS_ERR_ARGUMENT},
+        {"RANK", "3", "RANK is '3', which is not a number from 0 to 2", LKS_ERR_ARGUMENT},
         {"RANK", "", "RANK is not set", LKS_ERR_ARGUMENT},
         {"WORLD_SIZE", "0", "WORLD_SIZE is '0'", LKS_ERR_ARGUMENT},
         {"WORLD_SIZE", "", "WORLD_SIZE is not set", LKS_ERR_ARGUMENT},
@@ -286,13 +286,13 @@ static void ranks_that_meet_in_two_places_are_told(void **state) {
         {{NULL},
          {"a", NULL, "a"},
          {NULL},
-         {"rank 1 meets the others at a local socket", "LOCKSTEP_HOST_ID is for all"}},
+         {"rank 1 meets the others at a local socket", "LOCKSTEP_HOST_ID must be set on all"}},
         {{NULL}, {NULL}, {NULL, NULL, "k"}, {"rank 2 has another LOCKSTEP_JOB_KEY", "than rank 0"}},
         {{NULL, "tcp", NULL}, {NULL}, {"k", NULL, "k"}, {"rank 1 meets the others over TCP", "socket ('auto'"}},
         {{NULL},
          {NULL, NULL, "a"},
          {NULL},
-         {"rank 2 meets the others over TCP", "LOCKSTEP_HOST_ID is for all ranks or none"}},
+         {"rank 2 meets the others over TCP", "LOCKSTEP_HOST_ID must be set on all ranks or on none"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         pid_t pids[3];

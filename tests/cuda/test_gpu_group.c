@@ -385,7 +385,7 @@ static int capture_over_hosts(int rank, int size, void *argument) {
     MUST_OK(lks_gpu_wait(r.gpus, r.stream));
     MUST(r.cuda.begin_capture(r.stream, THREAD_LOCAL) == 0);
     MUST(lks_gpu_all_reduce(r.gpus, there, there, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream) == LKS_ERR_STATE);
-    MUST_SAY("goes over the hosts");
+    MUST_SAY("uses the backend host");
     MUST(r.cuda.end_capture(r.stream, &graph) == 0);
     r.cuda.destroy_graph(graph);
     MUST_OK(lks_gpu_all_reduce(r.gpus, there, there, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream));

@@ -1,12 +1,13 @@
-/* f16 and bf16 to and from f32, rounding to nearest, ties to even. Without branches, so that the loops that use them
- * become SIMD on every instruction set, and in integer arithmetic where flush-to-zero modes could change a bit. */
+/* Conversion of f16 and bf16 to and from f32, rounding to nearest, ties to even. The code has no branches, so that
+ * loops that use it are vectorized on every instruction set. It uses integer arithmetic where flush-to-zero modes could
+ * change a bit. */
 #ifndef LKSI_HALF_H
 #define LKSI_HALF_H
 
 #include <stdint.h>
 #include <string.h>
 
-#ifndef LKSI_HALF_FUNCTION /* a kernel of the GPU says something else */
+#ifndef LKSI_HALF_FUNCTION /* CUDA kernels define it differently */
 #define LKSI_HALF_FUNCTION static inline
 #endif
 
@@ -24,7 +25,7 @@ LKSI_HALF_FUNCTION float lksi_float_of_bits(uint32_t bits) {
 LKSI_HALF_FUNCTION float lksi_f16_to_f32(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
     uint32_t normal = (magnitude << 13) + (112u << 23);
-    uint32_t special = (normal + (112u << 23)) | ((magnitude & 0x3ffu) != 0 ? 1u << 22 : 0u); /* a NaN stays quiet */
+    uint32_t special = (normal + (112u << 23)) | ((magnitude & 0x3ffu) != 0 ? 1u << 22 : 0u); /* a NaN becomes quiet */
     uint32_t subnormal = lksi_float_bits((float)(int32_t)magnitude * 0x1p-24f);
     uint32_t bits = magnitude >= 0x7c00u ? special : magnitude < 0x0400u ? subnormal : normal;
     return lksi_float_of_bits(sign | bits);
@@ -32,8 +33,8 @@ LKSI_HALF_FUNCTION float lksi_f16_to_f32(uint16_t half) {
 
 LKSI_HALF_FUNCTION uint16_t lksi_f32_to_f16(float value) {
     uint32_t bits = lksi_float_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13; /* overflows into infinity */
-    /* Next to 0.5 a float's last bit is 2^-24, a half's smallest number: the addition does the rounding. */
+    uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13; /* overflows to infinity */
+    /* The last bit of a float near 0.5 is 2^-24, the smallest f16. So the addition rounds correctly. */
     uint32_t subnormal = lksi_float_bits(lksi_float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
     uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
     uint32_t half = magnitude < 0x38800000u ? subnormal : normal;

@@ -1,14 +1,15 @@
-/* Reductions of any number of inputs, in canonical order, a block at a time.
+/* Reductions of any number of inputs in canonical order, one block at a time.
  *
- * A block of 4 KiB goes up the whole tree before the next one begins: each input is read once, partial results stay in
- * L1 (one block per level of the tree, on the stack), and the result is written to all outputs while it is there.
- * It is written only when the block of every input has been read, so an output may be one of the inputs. One output
- * that is none of them takes the partial results itself. The everyday case of two inputs and two outputs, two ranks
- * that reduce slices for both, goes without blocks (1 MiB: 52 us, and 41 us so; 16 MiB: 1.73 and 1.11 ms); so do sums
- * of four to four past the caches (64 MiB on four ranks and two CPUs: 16.1 and 11.3 ms). What is larger than the caches
- * is written past them: its lines are then not read before they are written (8 MiB on two ranks: 0.70 and 0.39 ms, and
- * with the time that a rank takes to read the result and write the next input, which then come from memory, 1.74
- * and 1.50 ms; at 4 MiB 0.47 and 0.66. 4 MiB on four: 1.38 and 0.89, 2.56 and 2.11).
+ * A block of 4 KiB is reduced along the whole tree before the next block begins. So each input is read once, partial
+ * results stay in L1 (one block per level of the tree, on the stack), and the result is written to all outputs while it
+ * is in L1. It is written after the block of every input has been read, so an output may be one of the inputs. A single
+ * output that is not an input is used for the partial results itself.
+ *
+ * Two cases avoid the blocks, because a fused loop is faster: two inputs with two outputs (two ranks that each reduce a
+ * slice for both), and sums of four inputs with four outputs past the caches.
+ *
+ * Results larger than the caches are written past them, so that their lines are not read before they are written. For
+ * smaller results that is slower, because whoever reads the result or writes the next input then has to go to memory.
  */
 #include "base/cache.h"
 #include "comm/arithmetic/arithmetic.h"
@@ -23,14 +24,14 @@
 
 enum {
     BLOCK_NBYTES = 4096,
-    STREAMED_NBYTES = 512, /* of a block that is written past the caches: reading goes on meanwhile */
+    STREAMED_NBYTES = 512, /* of a block written past the caches; small, so that reads continue between the writes */
 };
 
-/* --- writing a result, which is in L1, to where it belongs --- */
+/* --- writing a result from L1 to its outputs --- */
 
 #if defined(__SSE2__)
-/* By vectors: gcc's `rep movs` for the copies of copy.h is slower into lines that another core has (47 against 41 us
- * for 1 MiB on two ranks). */
+/* With vector stores. The copies of copy.h compile to `rep movs`, which is slower into lines that another core
+ * holds. */
 static void write_cached(void *to, const void *from, size_t nbytes) {
     unsigned char *out = to;
     const unsigned char *in = from;
@@ -44,7 +45,8 @@ static void write_cached(void *to, const void *from, size_t nbytes) {
 static void write_cached(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
 #endif
 
-/* Reductions of buffers that were all there before do not read the lines that they write. An input is a rank's. */
+/* Whether the result is written past the caches: if the buffers of all ranks together exceed the caches, and no output
+ * is an input. The lines of an output that is an input are read anyway. The number of inputs is the number of ranks. */
 static bool is_past_caches(const lksi_reduction *reduction, size_t count) {
     size_t n_buffers = (size_t)reduction->n_inputs + (size_t)reduction->n_outputs;
     if (!lksi_exceeds_caches(count * lksi_type_nbytes(reduction->type) * n_buffers * (size_t)reduction->n_inputs))
@@ -76,7 +78,7 @@ static void four_leaves(const tree *t, int low, const void *inputs[4], double sc
     for (int i = 0; i < 4; i++) inputs[i] = leaf(t, low + i), scales[i] = scale_of(t, low + i);
 }
 
-/* acc = the combination of inputs low .. low + n - 1. */
+/* acc = op over inputs low .. low + n - 1. */
 static void climb(const tree *t, int low, int n, void *acc) {
     lks_type type = t->reduction->type;
     lks_operator op = t->reduction->op;
@@ -108,7 +110,8 @@ static void run_twice(lksi_pair_twice_kernel kernel, const tree *t, size_t first
            leaf(&part, 0), scale_of(t, 0), leaf(&part, 1), scale_of(t, 1), count);
 }
 
-/* Elements of [first, first + count) that come before the outputs' first whole line; false where these differ. */
+/* *n_before: elements of [first, first + count) before the first whole line of the outputs. Returns false if it differs
+ * between the outputs. */
 static bool find_lines(const tree *t, size_t *n_before) {
     const lksi_reduction *reduction = t->reduction;
     uintptr_t out = (uintptr_t)reduction->outputs[0];
@@ -120,8 +123,8 @@ static bool find_lines(const tree *t, size_t *n_before) {
     return true;
 }
 
-/* Two inputs to two outputs, nothing to be done to the sums; false where that is not the case. Past the caches, what
- * comes before the first whole line is not. */
+/* Two inputs and two outputs whose sums need no division or conversion. Returns false in other cases. Past the caches,
+ * the elements before the first whole line are written through the caches. */
 static bool reduce_pair(const tree *t, bool is_streamed) {
     const lksi_reduction *reduction = t->reduction;
     if (reduction->n_inputs != 2 || reduction->n_outputs != 2 || must_conclude(reduction->type, reduction->divisor))
@@ -139,7 +142,7 @@ static bool reduce_pair(const tree *t, bool is_streamed) {
     return true;
 }
 
-/* Likewise the sums of four inputs to four outputs, past the caches. */
+/* The same for sums of four inputs with four outputs, past the caches. */
 static bool reduce_quad_past(const tree *t) {
     const lksi_reduction *reduction = t->reduction;
     lksi_quad_each_kernel sum = t->loops->quad_sum_each_past[reduction->type];
@@ -159,7 +162,8 @@ static bool reduce_quad_past(const tree *t) {
     return true;
 }
 
-/* Whether the sums can be made where they belong: one place, that is no input, and nothing to be done to them. */
+/* Whether the partial results can be computed in the output: there is one, it is not an input, and the sums need no
+ * division or conversion. */
 static bool is_in_place(const lksi_reduction *reduction) {
     if (reduction->n_outputs != 1 || must_conclude(reduction->type, reduction->divisor)) return false;
     for (int i = 0; i < reduction->n_inputs; i++)
@@ -203,7 +207,7 @@ void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t cou
     if (is_streamed) lksi_written_past_caches();
 }
 
-/* Contributions are accumulators: of `type`, without scales. */
+/* The contributions are accumulators of `type`, without scales. */
 static void combine_all(void *out, const void *const *contributions, int n, size_t first, size_t count, lks_type type,
                         lks_operator op) {
     const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
@@ -243,7 +247,7 @@ void lksi_reduce_many(void *out, const void *const *inputs, const double *scales
                       0, count);
 }
 
-/* What the loops do not take comes by way of what they do. */
+/* Unaligned input is copied to an aligned block first, because the loops require alignment. */
 static void contribute_unaligned(const lksi_reduce_kernels *loops, void *out, const void *in, double scale,
                                  size_t count, lks_type type) {
     size_t each = lksi_type_nbytes(type), wide = lksi_type_nbytes(lksi_accumulator_type(type));
@@ -279,7 +283,7 @@ void lksi_conclude(void *out, const void *contributions, double divisor, size_t 
     }
 }
 
-/* --- what is defined on what --- */
+/* --- which operator is defined on which type --- */
 
 const char *lksi_operator_name(lks_operator op) {
     switch (op) {

@@ -1,5 +1,6 @@
-/* The loops of every reduction, compiled per instruction set (base/isa.h). Element-wise, without fused multiply-add, so
- * all of them give the same bits. X-macros stamp out a function per type and operator. */
+/* The loops of all reductions, compiled once per instruction set (base/isa.h). They are element-wise and without fused
+ * multiply-add, so that all instruction sets give the same bits. X-macros generate one function per type and
+ * operator. */
 #include "comm/arithmetic/half.h"
 #include "comm/arithmetic/kernels.h"
 
@@ -8,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-/* --- one pair of accumulators --- */
+/* --- operators on a pair of accumulators --- */
 
 static inline uint64_t double_bits(double value) {
     uint64_t bits;
@@ -21,8 +22,8 @@ static inline double double_of_bits(uint64_t bits) {
     return value;
 }
 
-/* min and max of floats: equal values may be zeros of different sign, which `or` and `and` of their bits order; a NaN
- * on either side wins. */
+/* min and max of floats. Equal values may be zeros of different sign: `or` and `and` of their bits order them. A NaN on
+ * either side is propagated. */
 #define FLOAT_OPERATORS(name, type, bits, of_bits)                                                                     \
     static inline type name##_sum(type a, type b) { return a + b; }                                                    \
     static inline type name##_product(type a, type b) { return a * b; }                                                \
@@ -39,7 +40,8 @@ static inline double double_of_bits(uint64_t bits) {
 FLOAT_OPERATORS(f32, float, lksi_float_bits, lksi_float_of_bits)
 FLOAT_OPERATORS(f64, double, double_bits, double_of_bits)
 
-/* Sums and products wrap: in unsigned arithmetic that is defined, and wide enough not to be promoted to int. */
+/* Sums and products wrap. They are computed in unsigned arithmetic, where that is defined, in a type that is wide
+ * enough not to be promoted to int. */
 #define INTEGER_OPERATORS(name, type, wide)                                                                            \
     static inline type name##_sum(type a, type b) { return (type)((wide)a + (wide)b); }                                \
     static inline type name##_product(type a, type b) { return (type)((wide)a * (wide)b); }                            \
@@ -53,7 +55,7 @@ INTEGER_OPERATORS(u8, uint8_t, uint32_t)
 INTEGER_OPERATORS(i32, int32_t, uint32_t)
 INTEGER_OPERATORS(i64, int64_t, uint64_t)
 
-/* --- how each element type becomes its accumulator, and back: load(value, scale), store(accumulator) --- */
+/* --- conversion of element types to accumulators and back: load(value, scale), store(accumulator) --- */
 
 #define F32_LOAD(value, scale) ((value) * (scale))
 #define F16_LOAD(value, scale) (lksi_f16_to_f32(value) * (scale))
@@ -99,9 +101,9 @@ FLOAT_TYPES(PAIR_ANY)
 INTEGER_TYPES(PAIR_ANY)
 INTEGER_TYPES(PAIR_BITS)
 
-/* Through registers, a line at a time: the results of a block in L1 would be written in one go, and then the memory has
- * nothing to read meanwhile. An output may be an input, so nothing here is `restrict`; the array says that a line is
- * read before it is written. */
+/* A line is computed in registers and written at once. If a whole block were collected in L1 first, memory would have
+ * nothing to read while it is written. Nothing here is `restrict`, because an output may be an input. The array ensures
+ * that a line is read before it is written. */
 enum { LINE_NBYTES = 64 };
 static inline void put_past(void *to, const void *line) {
 #if defined(__AVX512F__)
@@ -116,7 +118,7 @@ static inline void put_past(void *to, const void *line) {
     memcpy(to, line, LINE_NBYTES);
 #endif
 }
-/* Not by memcpy: gcc then puts the line down on its way (1 MiB on two ranks: 34 us, and 58 us so). */
+/* Not memcpy, for which gcc stores the line on the stack first. That takes much longer. */
 #define PUT(to, line)                                                                                                  \
     for (size_t k = 0; k < LINE; k++) (to)[k] = (line)[k]
 #define ASK_AHEAD(in) __builtin_prefetch((const unsigned char *)(in) + LKSI_AHEAD_NBYTES)
@@ -201,7 +203,7 @@ QUAD(f64, double)
 QUAD_EACH_PAST(f32, float)
 QUAD_EACH_PAST(f64, double)
 
-/* --- the end: one division, one rounding --- */
+/* --- the result: one division, one rounding --- */
 
 #define CONCLUDE(name, element, accumulator, store)                                                                    \
     static void conclude_##name(void *restrict out_, const void *restrict acc_, double divisor_, size_t count) {       \

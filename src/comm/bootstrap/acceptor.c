@@ -14,25 +14,26 @@
 
 enum {
     N_PLACES = 64,
-    N_ACCEPTED_PER_STEP = 16, /* then those that are there get their turn */
+    N_ACCEPTED_PER_STEP = 16, /* then the connections in progress are served */
     TICK_MS = 250,
     N_LINES_PER_SECOND = 5,
 };
 #define HANDSHAKE_LIMIT_NS (INT64_C(10) * 1000 * 1000 * 1000)
-/* A dialler believes five seconds of wrong answers: one that means it has tried for four when seven have passed. */
+/* A dialler with another key gives up after five seconds. So a peer is a rank with a wrong key if it has tried for four
+ * seconds. Seven seconds after its first attempt it has learned that from the wrong answers. */
 #define INSISTENCE_NS (INT64_C(4) * 1000 * 1000 * 1000)
 #define OTHER_KEY_LIMIT_NS (INT64_C(7) * 1000 * 1000 * 1000)
 #define SECOND_NS (INT64_C(1000) * 1000 * 1000)
-/* Some other part of the process may have had them for a moment. */
+/* Another part of the process may have used up the descriptors for a moment. */
 #define OUT_LIMIT_NS SECOND_NS
 
-/* What an event of the epoll is about: a place's index, or one of these. */
+/* data.u32 of an epoll event: the index of a place, or one of these. */
 enum { ABOUT_LISTENER = N_PLACES, ABOUT_CLOCK };
 
 typedef struct place {
     bool is_taken, is_writing;
     int64_t since_ns;
-    uint64_t number; /* of the connection: the order of arrival */
+    uint64_t number; /* order of arrival */
     lksi_address peer;
     lksi_auth auth;
 } place;
@@ -43,17 +44,17 @@ struct lksi_acceptor {
     size_t hello_nbytes;
     lksi_accepted accepted;
     void *argument;
-    bool is_listener_paused;      /* the process was out of descriptors: the next tick tries again */
-    bool has_warned;              /* that it was */
-    _Atomic int64_t out_since_ns; /* somebody has waited, and no stranger held any; 0: not so */
+    bool is_listener_paused;      /* the process was out of descriptors; the next tick retries */
+    bool has_warned;              /* that the process was out of descriptors */
+    _Atomic int64_t out_since_ns; /* since when a connection waits while no unproven one holds a descriptor; 0: none */
     atomic_int out_error;
     int n_taken;
     uint64_t n_accepted;
-    int64_t second_ns; /* the lines of this second are counted, and what was left out */
+    int64_t second_ns; /* the current second, lines logged in it and lines left out */
     int n_lines, n_unsaid;
-    char other_key_peer[LKSI_ADDRESS_TEXT_NBYTES]; /* who tried with another key, without the port, and when */
+    char other_key_peer[LKSI_ADDRESS_TEXT_NBYTES]; /* who tried with another key (without port), and when */
     int64_t other_key_first_ns, other_key_last_ns;
-    char last_said[160]; /* who was dropped, without the port, and why: not said twice in a row */
+    char last_said[160]; /* the last line logged (without port); it is not repeated */
     place places[N_PLACES];
 };
 
@@ -62,7 +63,7 @@ static void watch(lksi_acceptor *acceptor, int operation, int descriptor, uint32
     (void)epoll_ctl(acceptor->epoll, operation, descriptor, &event);
 }
 
-/* Ticks only while something can grow old: an acceptor that nobody knocks at wakes nobody. */
+/* The clock ticks only while a timeout is pending, so that an idle acceptor causes no wakeups. */
 static void set_clock(lksi_acceptor *acceptor) {
     bool must_tick = acceptor->n_taken > 0 || acceptor->is_listener_paused || acceptor->n_unsaid > 0;
     long tick_ns = must_tick ? TICK_MS * 1000000L : 0;
@@ -97,7 +98,7 @@ static void say_dropped(lksi_acceptor *acceptor, const lksi_address *peer, const
     lksi_log(LKS_LOG_WARNING, "a connection from %s was dropped: it %s", address, why);
 }
 
-/* One that has come back after a while begins anew, and so does another one. */
+/* The time of insistence starts anew for another peer, and for a peer that returns after a second. */
 static void note_other_key(lksi_acceptor *acceptor, const lksi_address *peer) {
     char host[LKSI_ADDRESS_TEXT_NBYTES];
     int64_t now = lksi_now_ns();
@@ -116,7 +117,8 @@ bool lksi_acceptor_hears_other_key(const lksi_acceptor *acceptor, char peer[LKSI
     return has_insisted && lksi_now_ns() - acceptor->other_key_first_ns >= OTHER_KEY_LIMIT_NS;
 }
 
-/* Closing alone would not do: a copy of the descriptor in a forked child would keep it in the epoll. */
+/* The descriptor must be removed from the epoll explicitly. Closing it does not remove it if a forked child holds a
+ * copy. */
 static void vacate(lksi_acceptor *acceptor, place *left) {
     watch(acceptor, EPOLL_CTL_DEL, left->auth.descriptor, 0, 0);
     left->is_taken = false;
@@ -155,7 +157,8 @@ static bool goes_before(const place *a, const place *b) {
     return a_is_silent != b_is_silent ? a_is_silent : a->number < b->number;
 }
 
-/* Where all are taken: that of the oldest silent one, else of the oldest. */
+/* Returns a free place. If there is none, drops the oldest silent connection, or the oldest connection if none is
+ * silent. */
 static place *make_room(lksi_acceptor *acceptor) {
     place *oldest = &acceptor->places[0];
     for (int i = 0; i < N_PLACES; i++) {
@@ -191,8 +194,8 @@ static void pause_listener(lksi_acceptor *acceptor, bool is_paused) {
     watch(acceptor, EPOLL_CTL_MOD, acceptor->listener, is_paused ? 0 : EPOLLIN, ABOUT_LISTENER);
 }
 
-/* Without descriptors accept does not look whether anybody is there. The queue stays as it is then, and the listener
- * would be readable for ever: it is left alone until the next tick. */
+/* Without free descriptors accept fails even if no connection waits, so the queue is polled first. A waiting connection
+ * stays in the queue and would keep the listener readable, so the listener is not watched until the next tick. */
 static void run_out(lksi_acceptor *acceptor, int error) {
     char why[LKSI_ERRNO_TEXT_NBYTES];
     struct pollfd queue = {.fd = acceptor->listener, .events = POLLIN};
@@ -215,7 +218,7 @@ lks_status lksi_acceptor_check(const lksi_acceptor *acceptor) {
     return lksi_error(LKS_ERR_SYSTEM, "a connection cannot be let in: %s", why);
 }
 
-/* A connection that ended while it waited is no error of ours. */
+/* Accepts waiting connections. A connection that ended while it waited is not an error. */
 static void accept_some(lksi_acceptor *acceptor) {
     for (int i = 0; i < N_ACCEPTED_PER_STEP; i++) {
         lksi_address peer = {.nbytes = sizeof peer.storage};
@@ -246,7 +249,8 @@ static void tick(lksi_acceptor *acceptor) {
     pause_listener(acceptor, false);
 }
 
-/* A place may have changed hands since its event came: then there is nothing to read yet, and nothing happens. */
+/* A place may have been reused since its event was reported. Then there is nothing to read yet, and serve does
+ * nothing. */
 void lksi_acceptor_step(lksi_acceptor *acceptor) {
     struct epoll_event events[N_PLACES + 2];
     int n_events = epoll_wait(acceptor->epoll, events, N_PLACES + 2, 0);

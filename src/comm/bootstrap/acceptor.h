@@ -1,8 +1,9 @@
-/* Lets in whoever proves to know the job's key: serves a listening socket without ever waiting for one connection.
+/* Accepts connections on a listening socket from peers that prove that they know the job's key. It never blocks on a
+ * single connection.
  *
- * Anyone may connect. A stranger only takes one of the places; one that stays silent makes room for the next, and
- * every handshake ends after ten seconds. All that it waits for is in one descriptor, so that one thread can poll it
- * with other things.
+ * Anyone may connect. A stranger occupies only one of a fixed number of places. If all places are taken, a silent
+ * stranger is dropped for the next connection. Every handshake ends after ten seconds. All events are in one
+ * descriptor, so that one thread can poll it together with other descriptors.
  */
 #ifndef LKSI_ACCEPTOR_H
 #define LKSI_ACCEPTOR_H
@@ -11,25 +12,25 @@
 
 typedef struct lksi_acceptor lksi_acceptor;
 
-/* A connection that has proven its `hello`: non-blocking, TCP_NODELAY, closed on exec. It is the callee's now,
- * who may not destroy the acceptor meanwhile. */
+/* Called for a connection whose `hello` is proven. The connection is non-blocking, TCP_NODELAY and close-on-exec. The
+ * callee owns it. The callee must not destroy the acceptor. */
 typedef void (*lksi_accepted)(void *argument, int connection, const void *hello);
 
-/* `listener` stays the caller's, is made non-blocking, and outlives the acceptor. */
+/* The caller owns `listener`, which must outlive the acceptor. It is made non-blocking. */
 lks_status lksi_acceptor_create(lksi_acceptor **acceptor, int listener, const unsigned char key[LKSI_KEY_NBYTES],
                                 size_t hello_nbytes, lksi_accepted accepted, void *argument);
-/* Whether somebody has tried with another key for seconds on end, as a rank does whose LOCKSTEP_JOB_KEY is mistyped,
- * and has had the time to hear it; a stranger in passing has not. `peer` gets the address of who has tried last, ""
- * where nobody has. */
+/* Whether a peer has tried with another key for several seconds and has had the time to learn of its mistake. This is
+ * what a rank does whose LOCKSTEP_JOB_KEY is wrong. A passing stranger does not. `peer` gets the address of the last
+ * peer that tried, or "". */
 bool lksi_acceptor_hears_other_key(const lksi_acceptor *acceptor, char peer[LKSI_ADDRESS_TEXT_NBYTES]);
-/* LKS_ERR_SYSTEM where a connection has waited for a second because this process is out of descriptors, and none of
- * them is held by somebody who has yet to prove the key. It may be a stranger's: an error only for who needs one more.
- * For any thread. */
+/* Returns LKS_ERR_SYSTEM if a connection has waited for a second because this process is out of descriptors, and no
+ * unproven connection holds one. The waiting connection may be a stranger's, so this is an error only for a caller that
+ * expects another connection. Any thread may call it. */
 lks_status lksi_acceptor_check(const lksi_acceptor *acceptor);
-/* Readable when lksi_acceptor_step has something to do. */
+/* Becomes readable when lksi_acceptor_step has something to do. */
 int lksi_acceptor_descriptor(const lksi_acceptor *acceptor);
-/* Accepts, goes on with all handshakes as far as they can, and calls `accepted` for each that is done. */
+/* Accepts connections, continues all handshakes without blocking, and calls `accepted` for each that is done. */
 void lksi_acceptor_step(lksi_acceptor *acceptor);
-void lksi_acceptor_destroy(lksi_acceptor *acceptor); /* drops what is not done; accepts NULL */
+void lksi_acceptor_destroy(lksi_acceptor *acceptor); /* closes unfinished connections; accepts NULL */
 
 #endif

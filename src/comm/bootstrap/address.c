@@ -20,12 +20,12 @@ lks_status lksi_address_resolve(const char *host, int port, lksi_address *addres
     bool is_bracketed = length > 2 && host[0] == '[' && host[length - 1] == ']';
     if (is_bracketed) host++, length -= 2;
     if (length == 0 || length >= sizeof bare)
-        return lksi_error(LKS_ERR_ARGUMENT, "a host name of %zu characters is none", length);
+        return lksi_error(LKS_ERR_ARGUMENT, "a host name of %zu characters is not valid", length);
     memcpy(bare, host, length);
     bare[length] = '\0';
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
     int failed = getaddrinfo(bare, NULL, &hints, &found);
-    if (failed != 0 && strcmp(bare, "localhost") == 0) /* a machine without /etc/hosts has it, too (RFC 6761) */
+    if (failed != 0 && strcmp(bare, "localhost") == 0) /* so that it works without /etc/hosts (RFC 6761) */
         failed = getaddrinfo("127.0.0.1", NULL, &hints, &found);
     if (failed != 0)
         return lksi_error(failed == EAI_NONAME ? LKS_ERR_ARGUMENT : LKS_ERR_SYSTEM, "cannot find the host '%s': %s",
@@ -41,7 +41,7 @@ lks_status lksi_address_parse(const char *name, const char *text, lksi_address *
     int64_t port;
     const char *colon = strrchr(text, ':');
     size_t length = colon != NULL ? (size_t)(colon - text) : 0;
-    /* Without brackets nobody can tell where an IPv6 address ends. */
+    /* Without brackets the end of an IPv6 address is ambiguous. */
     bool is_clear = length > 0 && length < sizeof host && (text[0] == '[' || memchr(text, ':', length) == NULL);
     if (!is_clear || !lksi_parse_i64(colon + 1, 1, 65535, &port))
         return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s': host:port or [address]:port was expected", name, text);
@@ -50,7 +50,8 @@ lks_status lksi_address_parse(const char *name, const char *text, lksi_address *
     return lksi_address_resolve(host, (int)port, address);
 }
 
-/* Fields of the two families, copied out: storage may be read as either only through its own type. */
+/* The fields of the two families are copied out, because strict aliasing forbids to read the storage as another
+ * type. */
 static struct sockaddr_in as_ipv4(const lksi_address *address) {
     struct sockaddr_in ipv4;
     memcpy(&ipv4, &address->storage, sizeof ipv4);
@@ -121,13 +122,13 @@ void lksi_address_set_port(lksi_address *address, int port) {
 lks_status lksi_address_of_socket(int descriptor, lksi_address *address) {
     lksi_address found = {.nbytes = sizeof found.storage};
     if (getsockname(descriptor, (struct sockaddr *)&found.storage, &found.nbytes) != 0)
-        return lksi_error_errno("cannot tell where a socket is");
+        return lksi_error_errno("cannot get the address of a socket");
     *address = found;
     return LKS_OK;
 }
 
-/* A port that was asked for may be taken again while connections of its last owner fade away; never one that somebody
- * listens on. An IPv6 address is that address alone, not IPv4 besides. */
+/* SO_REUSEADDR: a given port may be bound again while connections of its last owner are in TIME_WAIT, but not while
+ * another socket listens on it. An IPv6 socket does not accept IPv4 connections. */
 static bool bind_and_listen(int listener, const lksi_address *wanted) {
     int one = 1;
     if (lksi_address_port(wanted) != 0) (void)setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);

@@ -1,4 +1,4 @@
-/* Where a socket listens: an IPv4 or IPv6 address with its port. Fixed layout, so that it may travel in a record. */
+/* The address of a socket: IPv4 or IPv6, with the port. Its layout is fixed, so that it can be part of a record. */
 #ifndef LKSI_ADDRESS_H
 #define LKSI_ADDRESS_H
 
@@ -13,30 +13,31 @@ typedef struct lksi_address {
 
 enum {
     LKSI_ADDRESS_TEXT_NBYTES = 64,
-    LKSI_BACKLOG = 4096, /* all ranks and some strangers may knock at once; some systems' SOMAXCONN is 128 */
+    LKSI_BACKLOG = 4096, /* for all ranks and some strangers at once; SOMAXCONN is only 128 on some systems */
 };
 
-/* `host` is a name, an IPv4 address, or an IPv6 address with or without brackets. Of several addresses the first of
- * IPv4 is taken, so that all ranks take the same. Errors: LKS_ERR_ARGUMENT naming the host; LKS_ERR_SYSTEM. */
+/* `host` is a name, an IPv4 address, or an IPv6 address with or without brackets. If a name has several addresses, the
+ * first IPv4 address is used, so that all ranks use the same. Errors: LKS_ERR_ARGUMENT (the text names the host),
+ * LKS_ERR_SYSTEM. */
 lks_status lksi_address_resolve(const char *host, int port, lksi_address *address);
-/* "host:port", "[::1]:port". `name` is the variable it comes from, for the text of an error. */
+/* Parses "host:port" or "[::1]:port". Error texts name the variable `name`, from which the text comes. */
 lks_status lksi_address_parse(const char *name, const char *text, lksi_address *address);
-/* "127.0.0.1:80", "[::1]:80". */
+/* Writes "127.0.0.1:80" or "[::1]:80". */
 void lksi_address_text(const lksi_address *address, char text[LKSI_ADDRESS_TEXT_NBYTES]);
-/* The host alone, without brackets: "127.0.0.1", "::1". */
+/* Writes the host alone, without brackets: "127.0.0.1" or "::1". */
 void lksi_address_host_text(const lksi_address *address, char text[LKSI_ADDRESS_TEXT_NBYTES]);
-/* The same host and port. */
+/* Whether host and port are the same. */
 bool lksi_address_is_same(const lksi_address *a, const lksi_address *b);
 bool lksi_address_is_loopback(const lksi_address *address);
-/* Whether a record that came over the network holds an address that can be dialled. */
+/* Whether a record from the network contains an address that can be connected to. */
 bool lksi_address_is_valid(const lksi_address *address);
 int lksi_address_port(const lksi_address *address);
 void lksi_address_set_port(lksi_address *address, int port);
-/* Where this end of `descriptor` is. */
+/* The local address of the socket `descriptor`. */
 lks_status lksi_address_of_socket(int descriptor, lksi_address *address);
 
-/* Listens on exactly `wanted`, on a port of the system's choice where its port is 0. Non-blocking, closed on exec.
- * *bound, which may be NULL, is where. Errors: LKS_ERR_SYSTEM; errno is then that of the failure. */
+/* Listens on exactly `wanted`. If its port is 0, the system chooses the port. The socket is non-blocking and
+ * close-on-exec. *bound gets its address. `bound` may be NULL. Errors: LKS_ERR_SYSTEM, with errno set. */
 lks_status lksi_listen(const lksi_address *wanted, int *listener, lksi_address *bound);
 
 #endif

@@ -15,7 +15,7 @@ static size_t put(unsigned char *message, size_t used, const void *data, size_t 
     return used + nbytes;
 }
 
-/* False, and zeros, which prove nothing, where libcrypto fails. */
+/* Returns false if libcrypto fails. The proof is then all zeros, which proves nothing. */
 static bool prove(const lksi_auth *auth, const char *role, unsigned char proof[LKSI_PROOF_NBYTES]) {
     enum { MAX_ROLE_NBYTES = 16 };
     unsigned char message[MAX_ROLE_NBYTES + 2 * LKSI_NONCE_NBYTES + LKSI_AUTH_HELLO_MAX_NBYTES];
@@ -78,7 +78,7 @@ static void hear_greeting(lksi_auth *auth) {
         fail(auth, LKSI_AUTH_GARBAGE);
         return;
     }
-    if (!auth->is_dialler) say_greeting(auth); /* also to another version, which so learns of ours */
+    if (!auth->is_dialler) say_greeting(auth); /* also to another version, so that it learns ours */
     auth->other_version = greeting.version;
     if (greeting.version != LKSI_AUTH_VERSION || greeting.hello_nbytes != auth->hello_nbytes) {
         fail(auth, LKSI_AUTH_OTHER_VERSION);

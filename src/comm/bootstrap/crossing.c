@@ -6,12 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long rank 0 waits for a hello, and rank r for its answer. Both come back where it was too short. */
+/* How long rank 0 waits for a hello, and rank r for the answer. Rank r retries if that was too short. */
 #define HELLO_LIMIT_NS (INT64_C(50) * 1000 * 1000)
 #define ANSWER_LIMIT_NS (INT64_C(500) * 1000 * 1000)
-/* How often rank r knocks, and not at once: mostly rank 0 is where it should be, and busy with those who are, too. */
+/* The interval between two attempts of rank r, and the delay of the first. Usually rank 0 is where rank r expects it,
+ * and is busy with ranks that are there too. */
 #define KNOCK_NS (INT64_C(100) * 1000 * 1000)
-/* When a rank begins to doubt its key: later than over TCP, where a wrong answer says more. */
+/* When a rank begins to look for ranks with another key. It is later than over TCP, where a wrong answer is more
+ * informative. */
 #define KEY_DOUBT_NS (INT64_C(6) * 1000 * 1000 * 1000)
 
 lks_status lksi_crossing_init(lksi_crossing *c, const lksi_environment *environment, bool is_over_tcp) {
@@ -29,7 +31,7 @@ void lksi_crossing_close(lksi_crossing *c) {
     }
 }
 
-/* Those that meet at the job's socket look there by themselves. */
+/* Ranks that meet at the job's socket look there anyway. */
 static bool is_to_look(const lksi_crossing *c, int place) {
     return place == LKSI_CROSSING_JOB ? c->is_over_tcp : lksi_running_ns() - c->began_ns >= KEY_DOUBT_NS;
 }
@@ -41,7 +43,7 @@ lks_status lksi_crossing_check(const lksi_environment *environment, bool is_over
     if (hello->is_over_tcp == is_over_tcp) return LKS_OK;
     if (strncmp(hello->transport, environment->transport, sizeof hello->transport) == 0 &&
         hello->size == environment->size && hello->local_size == environment->local_size)
-        reason = "; LOCKSTEP_HOST_ID is for all ranks or none";
+        reason = "; LOCKSTEP_HOST_ID must be set on all ranks or on none";
     return lksi_error(LKS_ERR_MISMATCH,
                       "rank %d meets the others %s (transport '%.*s', WORLD_SIZE %d, LOCAL_WORLD_SIZE %d), rank %d %s "
                       "('%s', %d, %d)%s",
@@ -88,7 +90,7 @@ static lks_status explain(const lksi_crossing *c, lksi_hello *hello) {
                       hello->identity.rank, c->environment->rank);
 }
 
-/* Where both meet over TCP, the other one is left to find the store. */
+/* If both ranks meet over TCP, the other rank is left to find the store. */
 static lks_status hear(lksi_crossing *c, int connection, lks_status status) {
     lksi_hello hello;
     char text[LKSI_ERROR_TEXT_NBYTES];
@@ -105,7 +107,7 @@ static lks_status hear(lksi_crossing *c, int connection, lks_status status) {
     return status;
 }
 
-/* Where a name is still held by the job's last generation, the next step finds it free. */
+/* If a name is still held by the last generation of the job, a later call finds it free. */
 lks_status lksi_crossing_step(lksi_crossing *c, lks_status status) {
     for (int place = 0; place < LKSI_N_CROSSINGS; place++) {
         int *listener = &c->places[place].listener, connection;

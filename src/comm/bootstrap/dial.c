@@ -25,12 +25,13 @@ typedef struct dial {
     char address[LKSI_ADDRESS_TEXT_NBYTES];
 } dial;
 
-/* How one attempt went. BROKEN_OFF: in the middle of the handshake, as by an acceptor that had to make room. */
+/* The result of one attempt. BROKEN_OFF: the connection ended during the handshake, for example because the acceptor
+ * made room. */
 typedef enum outcome { MADE, REFUSED, BROKEN_OFF, ANSWERED_WRONGLY, NO_ANSWER, GIVEN_UP, IMPOSSIBLE } outcome;
 
 static bool is_given_up(const dial *d) { return d->is_given_up != NULL && d->is_given_up(d->argument); }
 
-/* MADE: ready. NO_ANSWER: the deadline has passed. */
+/* MADE: ready. NO_ANSWER: the deadline has passed. GIVEN_UP: the caller gave up. */
 static outcome wait_ready(const dial *d, int connection, short events) {
     for (;;) {
         int64_t left_ns = d->deadline_ns - lksi_running_ns();
@@ -42,8 +43,8 @@ static outcome wait_ready(const dial *d, int connection, short events) {
     }
 }
 
-/* A port of this host that nobody listens on may be the one that the system gives to the caller: it then connects to
- * itself, and would keep the port from whom we wait for. */
+/* TCP self-connection: if nobody listens on the port, the kernel may choose it as the local port of the connecting
+ * socket, which then connects to itself. It would also keep the port from the peer that is about to listen. */
 static bool is_own_reflection(int connection) {
     lksi_address own, peer = {.nbytes = sizeof peer.storage};
     return lksi_address_of_socket(connection, &own) == LKS_OK &&
@@ -84,7 +85,8 @@ static outcome shake_hands(const dial *d, int connection, char *what, size_t wha
     return auth.failure == LKSI_AUTH_ENDED ? BROKEN_OFF : ANSWERED_WRONGLY;
 }
 
-/* `what` says what went wrong. A wrong answer stays there: that nobody answers any more says less. */
+/* `what` describes the failure. The description of a wrong answer is kept even if later attempts get no answer, because
+ * it is more informative. */
 static outcome attempt(const dial *d, bool has_answered, char *what, size_t what_nbytes, int *connection) {
     char now[192];
     int one = 1;
@@ -125,7 +127,7 @@ static lks_status explain(const dial *d, outcome result, const char *what) {
     return lksi_error(LKS_ERR_SYSTEM, "no connection to %s: %s", d->address, what);
 }
 
-/* Sleeps a little; false where it is time to stop. */
+/* Sleeps for retry_ns. Returns false if there must be no further attempt. */
 static bool may_retry(const dial *d, outcome *result, int64_t retry_ns) {
     if (*result != REFUSED && *result != BROKEN_OFF && *result != ANSWERED_WRONGLY) return false;
     if (lksi_running_ns() + retry_ns >= d->deadline_ns) {

@@ -7,11 +7,11 @@
 
 #include <string.h>
 
-/* A launcher's names for the four numbers. `size` is NULL where no variable says it, all are for Slurm, which says
- * more. */
+/* A launcher's names for the four numbers. `size` is NULL if no variable gives the size. All names are NULL for Slurm,
+ * which needs more variables (slurm.c). */
 typedef struct source {
     lksi_launcher launcher;
-    bool needs_local; /* whole only with the local numbers */
+    bool needs_local; /* it is complete only with the local numbers */
     const char *rank, *size, *local_rank, *local_size;
 } source;
 
@@ -22,8 +22,8 @@ static const source sources[] = {
     {LKSI_LAUNCHER_PMI, true, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {.launcher = LKSI_LAUNCHER_SLURM},
     {LKSI_LAUNCHER_PMI, false, "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
-    {.launcher = LKSI_LAUNCHER_PMI, .rank = "PMIX_RANK"}, /* the size is asked of a server, by MPI */
-    /* Of Open MPI's own MPI_Init, in a program that is started without mpirun. */
+    {.launcher = LKSI_LAUNCHER_PMI, .rank = "PMIX_RANK"}, /* a server knows the size; MPI can ask it */
+    /* Set by Open MPI's own MPI_Init in a program that is started without mpirun. */
     {LKSI_LAUNCHER_OPENMPI, false, "PMIX_RANK", "OMPI_MCA_orte_ess_num_procs", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
 };
@@ -33,12 +33,12 @@ lks_status lksi_variable_number(const char *name, int64_t min, int64_t max, int6
     const char *text = lksi_variable(name);
     if (text == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment", name);
     if (!lksi_parse_i64(text, min, max, value))
-        return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s', which is no number from %lld to %lld", name, text,
+        return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s', which is not a number from %lld to %lld", name, text,
                           (long long)min, (long long)max);
     return LKS_OK;
 }
 
-/* `missing` where the variable is not set or empty. */
+/* As lksi_variable_number, but returns `missing` if the variable is not set or empty. */
 static lks_status number_or(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value) {
     if (lksi_variable(name) != NULL) return lksi_variable_number(name, min, max, value);
     *value = missing;
@@ -49,7 +49,7 @@ lks_status lksi_environment_timeout(int64_t *timeout_ms) {
     return number_or("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, LKSI_DEFAULT_TIMEOUT_MS, timeout_ms);
 }
 
-/* --- which source --- */
+/* --- choosing the source --- */
 
 static bool is_set(const char *name) { return name != NULL && lksi_variable(name) != NULL; }
 
@@ -58,8 +58,8 @@ static bool is_whole(const source *s) {
     return is_set(s->rank) && is_set(s->size) && (!s->needs_local || (is_set(s->local_rank) && is_set(s->local_size)));
 }
 
-/* A source that is half there is an error, because taking it for a world of one would train n models that know nothing
- * of each other. The local numbers alone say nothing. */
+/* A partly set source is an error. If it were a world of one, n processes would train n independent models. The local
+ * numbers alone do not count as a source. */
 static lks_status refuse_half(const source *s) {
     if (s->launcher == LKSI_LAUNCHER_SLURM) {
         if (!lksi_slurm_is_step()) return LKS_OK;
@@ -79,7 +79,7 @@ static lks_status refuse_half(const source *s) {
                       lksi_variable(there));
 }
 
-/* NULL: a world of one. */
+/* Chooses the first complete source. NULL: a world of one. */
 static lks_status choose(const source **chosen) {
     *chosen = NULL;
     for (int i = 0; i < N_SOURCES; i++)
@@ -91,7 +91,7 @@ static lks_status choose(const source **chosen) {
     return LKS_OK;
 }
 
-/* --- what it says --- */
+/* --- reading the chosen source --- */
 
 static bool can_ask_mpi(const lksi_environment *environment) {
     bool is_mpi = environment->launcher == LKSI_LAUNCHER_OPENMPI || environment->launcher == LKSI_LAUNCHER_PMI;
@@ -118,14 +118,15 @@ static lks_status read_source(const source *s, lksi_environment *environment) {
     return LKS_OK;
 }
 
-/* RANK and WORLD_SIZE go first, wherever they come from: left over in a shell, each of mpirun's processes is a world of
- * one and trains a model of its own. That may be meant, with a launcher of ours in each of them, so it is no error. */
+/* RANK and WORLD_SIZE take precedence over other sources. If they are left over in a shell, each of mpirun's processes
+ * is a world of one and trains its own model. That may be intended, if each process starts a launcher of its own, so it
+ * is not an error. */
 static void warn_of_other_size(void) {
     int64_t size;
     for (const source *s = sources; s < sources + N_SOURCES; s++) {
         if (!is_set(s->size) || !lksi_parse_i64(lksi_variable(s->size), 2, INT32_MAX, &size)) continue;
         lksi_log(LKS_LOG_WARNING,
-                 "a world of one, for WORLD_SIZE is 1, while %s is %lld: without RANK and WORLD_SIZE the %lld "
+                 "a world of one rank, because WORLD_SIZE is 1, while %s is %lld: without RANK and WORLD_SIZE the %lld "
                  "processes would train together",
                  s->size, (long long)size, (long long)size);
         return;
@@ -153,17 +154,17 @@ static lks_status read_port(lksi_environment *environment) {
     return LKS_OK;
 }
 
-/* Without local numbers ranks that meet at a loopback address are on one host; others may be on several. */
+/* Without local numbers, ranks that meet at a loopback address are on one host. Other ranks may be on several. */
 static void assume_local_size(lksi_environment *environment) {
     lksi_address master;
     const char *name = environment->master_address;
     lks_status status = lksi_address_resolve(name, environment->master_port, &master);
-    if (status != LKS_OK || !lksi_address_is_loopback(&master)) return; /* lks_init will say what is wrong with it */
+    if (status != LKS_OK || !lksi_address_is_loopback(&master)) return; /* lks_init reports the error */
     environment->local_size = environment->size;
     environment->local_rank = environment->rank;
 }
 
-/* An MPI launcher does not say where the ranks meet, but MPI can tell all ranks what rank 0 says. */
+/* An MPI launcher does not set an address, but MPI can distribute what rank 0 chooses. */
 static lks_status read_master(int64_t timeout_ms, lksi_environment *environment) {
     if (can_ask_mpi(environment)) {
         if (timeout_ms == 0) LKS_TRY(lksi_environment_timeout(&timeout_ms));
@@ -181,7 +182,7 @@ const char *lksi_environment_job_key(const lksi_environment *environment) {
 }
 
 lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environment) {
-    /* Each would be a world of one, and none would know of the others. */
+    /* Otherwise each process would be a world of one, unaware of the others. */
     const char *threads = lksi_variable("LOCKSTEP_THREADS");
     if (threads != NULL)
         return lksi_error(LKS_ERR_STATE,
@@ -190,7 +191,7 @@ lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environme
                           threads);
     lksi_environment found = {.size = 1, .local_size = 1};
     const source *chosen;
-    int64_t generation; /* as a part of secrets any text would do, but programs go on from checkpoints by it */
+    int64_t generation; /* a number, because programs choose by it the checkpoint to resume from */
     LKS_TRY(number_or("LOCKSTEP_GENERATION", 0, INT64_MAX, 0, &generation));
     LKS_TRY(choose(&chosen));
     if (chosen != NULL) LKS_TRY(read_source(chosen, &found));

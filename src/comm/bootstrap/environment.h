@@ -1,15 +1,15 @@
-/* Who a process is, as its launcher's environment says. */
+/* The rank and size of a process, from its launcher's environment variables. */
 #ifndef LKSI_ENVIRONMENT_H
 #define LKSI_ENVIRONMENT_H
 
 #include "base/base.h"
 
-/* Whose variables said it. */
+/* The launcher whose variables were used. */
 typedef enum lksi_launcher {
     LKSI_LAUNCHER_NONE,
-    LKSI_LAUNCHER_TORCHRUN, /* lockstep run sets the same */
+    LKSI_LAUNCHER_TORCHRUN, /* also lockstep run, which sets the same variables */
     LKSI_LAUNCHER_OPENMPI,
-    LKSI_LAUNCHER_PMI, /* MPICH and its kin */
+    LKSI_LAUNCHER_PMI, /* MPICH and its derivatives */
     LKSI_LAUNCHER_SLURM
 } lksi_launcher;
 
@@ -17,15 +17,16 @@ enum { LKSI_MASTER_ADDRESS_NBYTES = 256, LKSI_JOB_KEY_NBYTES = 65 };
 
 typedef struct lksi_environment {
     int rank, size;
-    int local_rank, local_size; /* local_size 0: the launcher did not say, and there may be several hosts */
+    int local_rank, local_size; /* local_size 0: unknown, there may be several hosts */
     lksi_launcher launcher;
-    char master_address[LKSI_MASTER_ADDRESS_NBYTES]; /* "" in a world of one */
+    char master_address[LKSI_MASTER_ADDRESS_NBYTES]; /* "" in a world of one rank */
     int master_port;
-    char transport[7];                 /* the name of the one that lks_init was asked for; its own to fill in */
-    char job_key[LKSI_JOB_KEY_NBYTES]; /* the job's secret, from MPI: an exported variable may reach some hosts only */
+    char transport[7];                 /* name of the transport requested from lks_init, which fills it in */
+    char job_key[LKSI_JOB_KEY_NBYTES]; /* the job's secret if MPI distributed it: exported variables may not reach all
+                                        * hosts */
 } lksi_environment;
 
-/* Rank and size come together from one source, the first that is whole of
+/* Rank and size are read from a single source, the first complete one of:
  *
  *     RANK WORLD_SIZE (LOCAL_RANK LOCAL_WORLD_SIZE)                                   lockstep run, torchrun
  *     OMPI_COMM_WORLD_ RANK SIZE LOCAL_RANK LOCAL_SIZE                                Open MPI's mpirun
@@ -34,29 +35,32 @@ typedef struct lksi_environment {
  *     PMI_RANK PMI_SIZE (PMI_LOCAL_RANK PMI_LOCAL_SIZE)                               other launchers of MPI programs
  *     PMIX_RANK OMPI_MCA_orte_ess_num_procs                                           Open MPI's, without mpirun
  *
- * so that a launcher inside an allocation goes before the allocation, and srun --mpi=pmi2 or pmix counts as srun: its
- * own variables say more. A WORLD_SIZE of 1 where the size of another source is larger is warned of. A batch script, or
- * an allocation's shell, is no step: a program run there without srun is a world of one. Where the local numbers in
- * parentheses are missing, all ranks are on one host if MASTER_ADDR is a loopback address, and lks_init finds out
- * otherwise; under an MPI launcher without MASTER_ADDR, MPI is asked. No source is whole: a world of one, or an error
- * where one is there in part.
+ * In this order a launcher inside an allocation takes precedence over the allocation. srun --mpi=pmi2 or pmix counts as
+ * srun, because its own variables say more. If WORLD_SIZE is 1 and the size in another source is larger, a warning is
+ * logged. A batch script or the shell of an allocation is not a step, so a program run there without srun is a world of
+ * one.
  *
- * MASTER_ADDR and MASTER_PORT count separately. Without them an MPI launcher's ranks ask MPI; those of a Slurm step
- * meet on the first host of SLURM_STEP_NODELIST (127.0.0.1 where it is the only one), at port 20000 + (101 SLURM_JOB_ID
- * + SLURM_STEP_ID) mod 10000.
+ * If the local numbers in parentheses are missing, all ranks are on one host if MASTER_ADDR is a loopback address.
+ * Otherwise lks_init finds out. Under an MPI launcher without MASTER_ADDR, MPI is asked.
  *
- * `timeout_ms` is how long MPI is waited for where it is asked; 0: LOCKSTEP_TIMEOUT_MS.
+ * If no source is complete, the result is a world of one, or an error if a source is partly set.
  *
- * Errors: LKS_ERR_ARGUMENT, naming the variable and its value; LKS_ERR_STATE where the launcher has asked for ranks
- * that are threads: this is not one. */
+ * MASTER_ADDR and MASTER_PORT are read independently of the source. If they are missing, ranks of an MPI launcher ask
+ * MPI. Ranks of a Slurm step meet on the first host of SLURM_STEP_NODELIST (127.0.0.1 if it is the only host), at port
+ * 20000 + (101 SLURM_JOB_ID + SLURM_STEP_ID) mod 10000.
+ *
+ * `timeout_ms` is the deadline for asking MPI. 0: LOCKSTEP_TIMEOUT_MS.
+ *
+ * Errors: LKS_ERR_ARGUMENT: the text names the variable and its value. LKS_ERR_STATE: the launcher asked for ranks that
+ * are threads, and the calling thread is not one of them. */
 lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environment);
-/* The most is 35 years: deadlines are nanoseconds in 64 bits. */
+/* The longest timeout, 35 years. Deadlines are 64-bit nanoseconds. */
 #define LKSI_MOST_TIMEOUT_MS (INT64_C(1) << 40)
 enum { LKSI_DEFAULT_TIMEOUT_MS = 300000 };
-/* LOCKSTEP_TIMEOUT_MS. */
+/* LOCKSTEP_TIMEOUT_MS, or LKSI_DEFAULT_TIMEOUT_MS if it is not set. */
 lks_status lksi_environment_timeout(int64_t *timeout_ms);
 
-/* The job's secret: environment->job_key, else LOCKSTEP_JOB_KEY; "" where there is none. */
+/* The job's secret: environment->job_key, or LOCKSTEP_JOB_KEY if that is empty. "" if there is none. */
 const char *lksi_environment_job_key(const lksi_environment *environment);
 
 #endif

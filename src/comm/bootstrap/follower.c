@@ -1,4 +1,4 @@
-/* Whoever does not lead the meeting: finds the leader's socket, says who it is, and waits to be heard. */
+/* A follower of a meeting: it finds the leader's socket, sends its hello and waits until the leader accepts it. */
 #include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
@@ -10,7 +10,7 @@
 
 enum { FIRST_RETRY_NS = 500 * 1000, LAST_RETRY_NS = 10 * 1000 * 1000 };
 
-/* Whoever ends the connection before this rank was heard is busy with another job, or no leader at all. */
+/* If the peer closes the connection before it accepts the hello, it is a leader of another job, or not a leader. */
 static bool is_heard(int connection, const lksi_environment *environment, const lksi_meeting *met,
                      int64_t deadline_ns) {
     char heard;

@@ -1,4 +1,4 @@
-/* What a meeting is, and the name of the socket at which its ranks find each other. */
+/* The parameters of a meeting, and the name of the socket where its ranks meet. */
 #include "comm/bootstrap/handshake.h"
 
 #include "comm/clock.h"
@@ -15,8 +15,8 @@ lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lk
 const char *lksi_meeting_hint(const lksi_meeting *meeting) {
     return meeting->is_world
                ? "; ranks of one host need the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT, "
-                 "LOCKSTEP_JOB_KEY and transport; MASTER_ADDR is a loopback address only where all ranks are "
-                 "on one host; LOCKSTEP_HOST_ID is for all ranks or none"
+                 "LOCKSTEP_JOB_KEY and transport; MASTER_ADDR is a loopback address only if all ranks are "
+                 "on one host; LOCKSTEP_HOST_ID must be set on all ranks or on none"
                : "";
 }
 

@@ -1,4 +1,4 @@
-/* Which machine this is, and which part of it. */
+/* Identifies the machine, its network namespace, and the CPUs that this process may use. */
 #define _GNU_SOURCE /* affinity */
 #include "comm/bootstrap/host.h"
 
@@ -11,7 +11,7 @@
 
 static uint64_t add_text(uint64_t hash, const char *text) { return lksi_hash64(hash, text, strlen(text) + 1); }
 
-/* The boot's id; the host's name where /proc does not show one. */
+/* Reads the boot id, or the host name if /proc does not provide it. */
 static void read_boot_id(char text[LKSI_HOST_NBYTES]) {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     bool is_read = file != NULL && fgets(text, LKSI_HOST_NBYTES, file) != NULL;
@@ -23,7 +23,7 @@ uint64_t lksi_network_id(void) {
     char boot_id[LKSI_HOST_NBYTES];
     struct stat network = {.st_ino = 0};
     read_boot_id(boot_id);
-    (void)stat("/proc/self/ns/net", &network); /* without /proc all are in one */
+    (void)stat("/proc/self/ns/net", &network); /* without /proc, all processes count as in one namespace */
     uint64_t number = (uint64_t)network.st_ino;
     return lksi_hash64(add_text(LKSI_HASH_START, boot_id), &number, sizeof number);
 }

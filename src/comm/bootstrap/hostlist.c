@@ -9,7 +9,7 @@
 typedef struct name {
     char *text;
     size_t nbytes, n_used;
-    bool is_kept; /* of the first host only */
+    bool is_kept; /* only the first host is kept */
 } name;
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -26,14 +26,14 @@ static bool append(name *n, char c) {
     return true;
 }
 
-/* Up to ten digits, so that nothing overflows; *at is behind them. */
+/* Reads up to ten digits, so that the number cannot overflow. *at then points behind them. */
 static bool read_number(const char **at, int64_t *number) {
     int n_digits = 0;
     for (*number = 0; is_digit(**at) && n_digits < 10; n_digits++) *number = 10 * *number + (*(*at)++ - '0');
     return n_digits > 0 && !is_digit(**at);
 }
 
-/* "1-3,7]": the first number, with its zeros, goes to the name. */
+/* Reads "1-3,7]". The digits of the first number, with leading zeros, are appended to the name. */
 static bool read_bracket(const char **at, name *n) {
     for (bool is_first = true;; is_first = false) {
         const char *begin = *at;
@@ -51,7 +51,7 @@ static bool read_bracket(const char **at, name *n) {
     }
 }
 
-/* One name of the list, up to its comma or the end. */
+/* Reads one name of the list, up to a comma or the end. */
 static bool read_name(const char **at, name *n) {
     const char *begin = *at;
     while (**at != ',' && **at != '\0') {
@@ -72,7 +72,7 @@ bool lksi_hostlist_first(const char *list, char *first, size_t first_nbytes) {
 
 /* --- counts --- */
 
-/* "2" or "2(x3)". */
+/* Reads "2" or "2(x3)". */
 static bool read_count(const char **at, int64_t *count, int64_t *n_times) {
     *n_times = 1;
     if (!read_number(at, count) || *count < 1 || *count > LKSI_MAX_RANKS) return false;

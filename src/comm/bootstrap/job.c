@@ -8,7 +8,7 @@
 
 enum { MAX_KEY_NBYTES = 4096 };
 
-/* The listener stays this process's: a second lks_init uses it again. */
+/* The process keeps the listener open, so that a second lks_init can use it. */
 static pthread_mutex_t kept_mutex = PTHREAD_MUTEX_INITIALIZER;
 static int kept_listener = -1;
 
@@ -20,7 +20,7 @@ static const char *value_of(const char *name) {
 static lks_status hash_texts(const char *const *texts, size_t n_texts, unsigned char key[LKSI_KEY_NBYTES]) {
     lksi_sha256 *hash;
     LKS_TRY(lksi_sha256_create(&hash));
-    for (size_t i = 0; i < n_texts; i++) /* with its NUL, so that ("a", "b") is not ("ab", "") */
+    for (size_t i = 0; i < n_texts; i++) /* including the NUL, so that ("a", "b") and ("ab", "") differ */
         lksi_sha256_update(hash, texts[i], strlen(texts[i]) + 1);
     lksi_sha256_finish(hash, key);
     return LKS_OK;
@@ -29,7 +29,8 @@ static lks_status hash_texts(const char *const *texts, size_t n_texts, unsigned 
 static lks_status make_key(const lksi_environment *environment, lksi_job_secret *job) {
     const char *secret = lksi_environment_job_key(environment);
     const char *generation =
-        environment->job_key[0] == '\0' ? value_of("LOCKSTEP_GENERATION") : ""; /* else it is fresh */
+        environment->job_key[0] == '\0' ? value_of("LOCKSTEP_GENERATION") : ""; /* a key from MPI is new for each
+                                                                                 * generation */
     char numbers[64];
     if (strlen(secret) > MAX_KEY_NBYTES)
         return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_JOB_KEY has %zu bytes; up to %d are possible", strlen(secret),
@@ -40,7 +41,7 @@ static lks_status make_key(const lksi_environment *environment, lksi_job_secret 
     return hash_texts((const char *const[]){"lockstep no key", numbers, generation}, 3, job->key);
 }
 
-/* A stream socket on that port, connected to nobody. */
+/* Whether the descriptor is an unconnected stream socket bound to that port. */
 static bool is_on_port(int descriptor, int port) {
     int type = 0;
     socklen_t nbytes = sizeof type;
@@ -52,20 +53,20 @@ static bool is_on_port(int descriptor, int port) {
            getpeername(descriptor, (struct sockaddr *)&peer, &peer_nbytes) != 0;
 }
 
-/* With the mutex held. */
+/* The caller holds the mutex. */
 static void take_from_environment(int port) {
     const char *text = value_of("LOCKSTEP_LISTENER_FD");
     int64_t descriptor;
     if (text[0] == '\0') return;
     if (!lksi_parse_i64(text, 0, INT32_MAX, &descriptor) || !is_on_port((int)descriptor, port)) {
-        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_LISTENER_FD is '%s', which is no socket on MASTER_PORT %d; it is not used",
-                 text, port);
+        lksi_log(LKS_LOG_WARNING,
+                 "LOCKSTEP_LISTENER_FD is '%s', which is not a socket on MASTER_PORT %d; it is not used", text, port);
     } else {
         (void)fcntl((int)descriptor, F_SETFD, FD_CLOEXEC);
         if (kept_listener >= 0 && kept_listener != (int)descriptor) close(kept_listener);
         kept_listener = (int)descriptor;
     }
-    unsetenv("LOCKSTEP_LISTENER_FD"); /* the number means nothing to the programs that this process starts */
+    unsetenv("LOCKSTEP_LISTENER_FD"); /* the number has no meaning in child processes */
 }
 
 void lksi_job_keep_listener(int listener) {

@@ -1,7 +1,8 @@
-/* Rank 0 of a meeting: listens until all others have said who they are.
+/* Rank 0 of a meeting: listens until all other ranks have sent their hello.
  *
- * Anyone may connect, so nothing here waits for one connection, and nothing is believed before a whole hello is there:
- * a stranger is dropped, one that stays silent only takes a place, and the oldest silent one makes room for the next.
+ * Anyone may connect. So the leader never blocks on a single connection, and ignores data until a whole hello has
+ * arrived. A stranger is dropped. A silent connection occupies only one of a fixed number of places. The oldest one is
+ * dropped for the next.
  */
 #include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/handshake.h"
@@ -25,15 +26,15 @@ typedef struct pending {
 typedef struct meeting {
     const lksi_environment *environment;
     lksi_meeting met;
-    lksi_crossing crossing; /* of the world's meeting */
+    lksi_crossing crossing; /* for the world's meeting */
     int64_t began_ns;
     int listener;
     pending pending[N_PENDING]; /* oldest first */
     int n_pending;
-    int *connections; /* by rank; -1: has not arrived */
+    int *connections; /* by rank; -1: not arrived */
     lksi_identity *identities;
     int n_arrived, n_refused, n_dropped;
-    lks_status is_over; /* why nobody comes in any more; LKS_OK: they do */
+    lks_status is_over; /* why ranks are no longer accepted; LKS_OK: they are */
     struct pollfd *polls;
 } meeting;
 
@@ -43,31 +44,32 @@ static void drop(meeting *m, int index) {
     memmove(&m->pending[index], &m->pending[index + 1], (size_t)(m->n_pending - index) * sizeof(pending));
 }
 
-/* Once: a stranger may come again and again. */
+/* Logs only the first line, because a stranger may connect again and again. */
 static void say_dropped(meeting *m, const char *line) {
     if (m->n_dropped++ == 0) lksi_log(LKS_LOG_WARNING, "%s", line);
 }
 
-/* Some at a time: another user's may come without end, and the clock and the others get their turn. */
+/* Accepts a limited number of connections. Another user may connect without end, and the deadline and the other
+ * connections must still be served. */
 static lks_status accept_some(meeting *m) {
     int connection = 0;
     for (int i = 0; i < N_ACCEPTED_PER_STEP; i++) {
         connection = lksi_local_accept(m->listener);
         if (connection < 0) break;
         if (!lksi_is_ours(connection)) {
-            say_dropped(m, "a process of another user connected to the start and was dropped");
+            say_dropped(m, "a connection from a process of another user was dropped");
             close(connection);
             continue;
         }
         if (m->n_pending == N_PENDING) drop(m, 0);
         m->pending[m->n_pending++] = (pending){.connection = connection};
     }
-    bool is_out = connection < 0 &&
-                  (errno == EMFILE || errno == ENFILE); /* and would stay so: poll tells of the same connection again */
+    bool is_out = connection < 0 && (errno == EMFILE || errno == ENFILE); /* an error, because poll would report the
+                                                                           * same connection for ever */
     return is_out ? lksi_error_errno("%s: cannot take a connection", m->met.call) : LKS_OK;
 }
 
-/* An arrived rank says nothing more before it is welcomed: anything readable is its end. */
+/* An arrived rank sends nothing before it is welcomed, so anything readable means that it has ended. */
 static lks_status check_arrived(const meeting *m) {
     for (int rank = 1; rank < m->met.size; rank++) {
         char byte;
@@ -82,14 +84,14 @@ static lks_status check_arrived(const meeting *m) {
 
 static lks_status check_number(const meeting *m, int rank) {
     if (m->connections[rank] < 0) return LKS_OK;
-    LKS_TRY(check_arrived(m)); /* the first may have ended, and been started again */
+    LKS_TRY(check_arrived(m)); /* the first may have ended and been restarted */
     return lksi_error(LKS_ERR_MISMATCH,
                       "two processes say that they are rank %d of %d (or two jobs have one MASTER_PORT)",
                       lksi_meeting_name(&m->met, rank), m->environment->size);
 }
 
-/* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only
- * whether they are all on one host is something to agree on. */
+/* The ranks must only agree on whether all are on one host. If a launcher divided them among several hosts that turn
+ * out to be one machine, their local sizes may differ. */
 static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     int local_size = m->met.is_world ? m->environment->local_size : m->met.size, rank = hello->identity.rank;
     const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
@@ -100,14 +102,14 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     if (m->met.is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
                           rank, hello->size, hello->local_size, m->met.size, local_size);
-    return lksi_error(LKS_ERR_MISMATCH, "%s: the rank in place %d knows of %d ranks, rank %d of %d", m->met.call, rank,
-                      hello->size, lksi_meeting_name(&m->met, 0), m->met.size);
+    return lksi_error(LKS_ERR_MISMATCH, "%s: the rank in place %d counts %d ranks, rank %d counts %d", m->met.call,
+                      rank, hello->size, lksi_meeting_name(&m->met, 0), m->met.size);
 }
 
 static lks_status arrive(meeting *m, int index) {
     lksi_hello *hello = &m->pending[index].hello;
     if (!lksi_hello_is_credible(hello, m->met.size)) {
-        say_dropped(m, "a connection to the start did not say what a rank of this job says; it was dropped");
+        say_dropped(m, "a connection was dropped: it did not send the hello of a rank of this job");
         drop(m, index);
         return LKS_OK;
     }
@@ -166,7 +168,7 @@ static lks_status name_missing(const meeting *m) {
                       lksi_meeting_hint(&m->met));
 }
 
-/* Whether others know already that it cannot be. */
+/* Whether the meeting must end because another party knows that it cannot succeed. */
 static lks_status check_others(const lksi_meeting *met) {
     if (lksi_meeting_is_given_up(met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met->call);
     return met->is_world ? lksi_notice_board_check() : LKS_OK;
@@ -190,7 +192,7 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
     return LKS_OK;
 }
 
-/* Those that start a little later than the leader would not know that it was there, and wait for it until their
+/* Ranks that start a little later than the leader would otherwise not learn of the error and wait until their
  * deadline. */
 static void tell_latecomers(meeting *m, lks_status status) {
     char text[LKSI_ERROR_TEXT_NBYTES];
@@ -207,7 +209,7 @@ static void tell_latecomers(meeting *m, lks_status status) {
     lksi_error_restore(text);
 }
 
-/* The name may still be held by this job's last generation, or by another job that is about to have started. */
+/* The name may still be held by the last generation of this job, or by another job that is still starting. */
 static lks_status open_listener(const lksi_environment *environment, const lksi_meeting *met, int64_t deadline_ns,
                                 int *listener) {
     char name[LKSI_SOCKET_NAME_NBYTES];
@@ -241,7 +243,7 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
         close(m->listener);
         lksi_crossing_close(&m->crossing);
     }
-    if (m->n_dropped > 1) lksi_log(LKS_LOG_WARNING, "%d more connections to the start were dropped", m->n_dropped - 1);
+    if (m->n_dropped > 1) lksi_log(LKS_LOG_WARNING, "%d more connections were dropped", m->n_dropped - 1);
     while (m->n_pending > 0) drop(m, m->n_pending - 1);
     lksi_free(m->polls);
     lksi_free(m);

@@ -7,7 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Abstract: the first byte is 0, and the name ends with the address and not at a NUL. */
+/* An abstract address: the first byte is 0, and the name ends at the address's length, not at a NUL. */
 static socklen_t address_of(const char *name, struct sockaddr_un *address) {
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
     size_t nbytes = strlen(name);

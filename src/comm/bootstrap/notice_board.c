@@ -62,12 +62,13 @@ void lksi_notice_board_destroy(lksi_notice_board *board) {
 
 /* --- a rank's side --- */
 
-/* Kept mapped under the name it was found by: a rank that starts ranks of its own is their launcher. */
+/* The mapping is cached with its name. The name changes in a rank that starts ranks of its own, because it is then
+ * their launcher. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char found_name[NAME_NBYTES];
 static const struct lksi_notice *found;
 
-/* The launcher may be gone, and its number somebody else's. */
+/* The launcher may have ended and its pid may be reused, so size and magic are checked. */
 static const struct lksi_notice *find(const char *name) {
     off_t nbytes = sizeof(struct lksi_notice);
     int descriptor = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -1,4 +1,4 @@
-/* Records of fixed size over a local socket, with a descriptor where one goes along. */
+/* Sends and receives fixed-size records over a local socket, optionally with a descriptor. */
 #define _GNU_SOURCE /* MSG_CMSG_CLOEXEC */
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
@@ -59,7 +59,7 @@ lks_status lksi_hand_over(int connection, const void *record, size_t nbytes, int
     do n_sent = sendmsg(connection, &message, MSG_NOSIGNAL);
     while (n_sent < 0 && errno == EINTR);
     if (n_sent < 0) return lksi_error_errno("cannot write to a rank's control connection");
-    /* Records are smaller than any socket buffer: a part of one means a peer that has stopped to read long ago. */
+    /* Records are smaller than any socket buffer. So a partial write means that the peer stopped reading long ago. */
     return (size_t)n_sent == nbytes ? LKS_OK : lksi_error(LKS_ERR_SYSTEM, "a rank's control connection is full");
 }
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long rank 0 waits for its port, which the job's last generation may still have. */
+/* How long rank 0 waits for its port, which the last generation of the job may still hold. */
 #define PORT_LIMIT_NS (INT64_C(10) * 1000 * 1000 * 1000)
 
 void lksi_member_fill(lksi_member *member, const lksi_environment *environment) {
@@ -46,8 +46,8 @@ static lks_status listen_as_told(const char *wanted, const lksi_address *local, 
     return lksi_error(status, "LOCKSTEP_LISTEN: %s", why);
 }
 
-/* Makes this rank's data listener at `local`, or where LOCKSTEP_LISTEN says, and says where it is; or where
- * LOCKSTEP_ADVERTISE says. */
+/* Opens this rank's data listener at `local`, or at LOCKSTEP_LISTEN if that is set. *published is its address, or
+ * LOCKSTEP_ADVERTISE if that is set. */
 static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,
                                      int *data_listener) {
     const char *advertised = lksi_variable("LOCKSTEP_ADVERTISE"), *wanted = lksi_variable("LOCKSTEP_LISTEN");
@@ -69,7 +69,7 @@ static lks_status open_data_listener(const lksi_job_secret *job, lksi_address lo
 
 /* --- rank 0 --- */
 
-/* Whether the launcher's socket is where MASTER_ADDR says; somebody in between may have set that to something else. */
+/* Whether the launcher's socket is bound to MASTER_ADDR, which may have been changed after the launcher set it. */
 static bool is_at(int listener, const lksi_address *master) {
     char wanted[LKSI_ADDRESS_TEXT_NBYTES], found[LKSI_ADDRESS_TEXT_NBYTES];
     lksi_address bound;
@@ -82,8 +82,9 @@ static bool is_at(int listener, const lksi_address *master) {
     return false;
 }
 
-/* The launcher's socket is shut between two rendezvous without being let go: nobody waits in a queue that nobody
- * serves. A port that somebody else listens on may be that of this job's last generation, on its way out. */
+/* The launcher's socket is kept between two rendezvous but shut down, so that no connection waits in a queue that is
+ * not served. If another process listens on the port, it may be the last generation of this job, which is about to
+ * end. */
 static lks_status open_store(int kept, const lksi_address *master, int64_t deadline_ns, int *listener) {
     char text[LKSI_ADDRESS_TEXT_NBYTES];
     int64_t limit_ns = lksi_running_ns() + PORT_LIMIT_NS;
@@ -106,7 +107,7 @@ static lks_status open_store(int kept, const lksi_address *master, int64_t deadl
     }
 }
 
-/* Many systems give their own name the address 127.0.1.1, at which no other host finds it. */
+/* Many systems map their own name to 127.0.1.1, which other hosts cannot reach. */
 static void warn_of_loopback(const lksi_environment *environment, const lksi_address *master) {
     char text[LKSI_ADDRESS_TEXT_NBYTES];
     const char *name = environment->master_address;
@@ -132,7 +133,7 @@ static lks_status serve(const lksi_environment *environment, const lksi_job_secr
     return status;
 }
 
-/* --- the others --- */
+/* --- the other ranks --- */
 
 static bool is_given_up(void *crossing) { return lksi_notice_board_check() != LKS_OK || lksi_crossing_knock(crossing); }
 
@@ -182,7 +183,7 @@ static lks_status visit(const lksi_environment *environment, const lksi_job_secr
     lks_status status = lksi_address_of_socket(connection, &local);
     if (status == LKS_OK) status = open_data_listener(job, local, &mine->address, &data);
     if (status == LKS_OK) {
-        /* Where rank 0 has refused us already, sending fails, but why can still be read. */
+        /* If rank 0 has already refused this rank, sending fails, but the reason can still be read. */
         (void)lksi_hand_over(connection, mine, sizeof *mine, -1);
         status = hear_verdict(connection, environment->rank, environment->size, deadline_ns + LKSI_VERDICT_GRACE_NS,
                               members);

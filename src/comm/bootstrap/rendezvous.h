@@ -1,12 +1,12 @@
-/* How the ranks of several hosts find each other: over TCP, at MASTER_ADDR:MASTER_PORT, which rank 0 serves.
+/* How the ranks of several hosts find each other: over TCP at MASTER_ADDR:MASTER_PORT, served by rank 0.
  *
  *     rank r                                        rank 0
  *        | handshake, with hello (rank, size)  ----> |
  *        | member record of rank r  ---------------> |  until all are there
  *        | <----------------  verdict, with its text |
- *        | <--------------  members of all the ranks |  where the verdict is LKS_OK
+ *        | <--------------  members of all the ranks |  if the verdict is LKS_OK
  *
- * The connections stay open: afterwards they are the ranks' control connections. One deadline is over all of it.
+ * The connections stay open and become the ranks' control connections. One deadline covers the whole rendezvous.
  */
 #ifndef LKSI_RENDEZVOUS_H
 #define LKSI_RENDEZVOUS_H
@@ -22,26 +22,34 @@ typedef struct lksi_member {
     uint64_t host_id, cpus_id;
     int64_t n_cpus;
     int32_t size, local_rank, local_size;
-    uint32_t world_index; /* how many worlds this process has begun before; rank 0's counts */
+    uint32_t world_index; /* how many worlds this process has begun before; only rank 0's counts */
     lksi_address address; /* where this rank accepts data connections */
 } lksi_member;
 
-/* Everything in members[rank] but the address. */
+/* Fills in everything except the address. */
 void lksi_member_fill(lksi_member *member, const lksi_environment *environment);
 
-/* LKS_ERR_ARGUMENT where LOCKSTEP_LISTEN or LOCKSTEP_ADVERTISE is no address; for ranks that need none, too. */
+/* Returns LKS_ERR_ARGUMENT if LOCKSTEP_LISTEN or LOCKSTEP_ADVERTISE is not an address. Also checked on ranks that do
+ * not need one. */
 lks_status lksi_rendezvous_check(void);
 
-/* For worlds of more than one rank. `members` has room for all; the caller has filled in its own, and finds those of
- * all there. `connections`: on rank 0 one to every other rank, elsewhere one to rank 0, -1 else; non-blocking, the
- * caller's. *data_listener, the caller's too, listens at the published address, on the local address over which this
- * rank and rank 0 see each other; LOCKSTEP_ADVERTISE=host:port changes what is published, for those behind a relay.
- * Errors, the same on all ranks that have arrived, or, but for LKS_ERR_TIMEOUT, do within three seconds of rank 0:
- * LKS_ERR_TIMEOUT names the ranks that did not arrive, or the port that another program has (after 10 s);
- * LKS_ERR_MISMATCH (another version of the library, two ranks with one number, another WORLD_SIZE, ranks of this host
- * that meet at its local socket, another key: after 5 s on the rank that has it, 7 s on the others); LKS_ERR_PEER names
- * a rank that was lost meanwhile; LKS_ERR_ARGUMENT (an address across hosts without a key); LKS_ERR_SYSTEM. Nothing is
- * open then. */
+/* For worlds of more than one rank. `members` has room for all ranks. The caller fills in its own entry, and the call
+ * fills in the others.
+ *
+ * connections[r] is set on rank 0 to its connection to rank r, and connections[0] on the other ranks to their
+ * connection to rank 0. All other entries are -1. *data_listener listens at the published address. That is the local
+ * address of this rank's connection to rank 0. LOCKSTEP_ADVERTISE=host:port changes what is published, for ranks behind
+ * a relay. The caller owns the connections, which are non-blocking, and the listener.
+ *
+ * Errors are the same on all ranks that have arrived. They are also the same on ranks that arrive within three seconds
+ * of rank 0, except LKS_ERR_TIMEOUT. After an error nothing is open.
+ * LKS_ERR_TIMEOUT: names the ranks that did not arrive, or the port that another program uses (after 10 s).
+ * LKS_ERR_MISMATCH: another version of the library, two ranks with one number, another WORLD_SIZE, ranks of this host
+ *   that meet at its local socket, or another key. With another key, it comes after 5 s on the rank that has it and
+ *   after 7 s on the others.
+ * LKS_ERR_PEER: names a rank that was lost meanwhile.
+ * LKS_ERR_ARGUMENT: an address across hosts without a key.
+ * LKS_ERR_SYSTEM: a system call failed. */
 lks_status lksi_rendezvous(const lksi_environment *environment, const lksi_job_secret *job, int64_t deadline_ns,
                            lksi_member *members, int *connections, int *data_listener);
 

@@ -1,22 +1,22 @@
-/* Who a task of a Slurm step is, by the variables that srun sets.
+/* Rank and size of a task of a Slurm step, from the variables that srun sets.
  *
  *     SLURM_PROCID                 rank
- *     SLURM_STEP_NUM_TASKS         size; else SLURM_NTASKS, which may still be that of the whole job
+ *     SLURM_STEP_NUM_TASKS         size; otherwise SLURM_NTASKS, which may be that of the whole job
  *     SLURM_LOCALID                rank on the node
- *     SLURM_STEP_TASKS_PER_NODE    "2(x3),1": that of node number SLURM_NODEID is the local size
- *     SLURM_STEP_NODELIST          "n[1-3,7]": rank 0 is on the first
+ *     SLURM_STEP_TASKS_PER_NODE    "2(x3),1": the entry of node number SLURM_NODEID is the local size
+ *     SLURM_STEP_NODELIST          "n[1-3,7]": rank 0 is on the first node
  */
 #include "comm/bootstrap/hostlist.h"
 #include "comm/bootstrap/launcher.h"
 #include "comm/comm.h"
 
-/* Steps that are no program's: a batch script, the shell of an interactive allocation, and what else Slurm numbers from
- * here on; Slurm 26 writes such a number with its sign, -5. What runs there without srun runs once, though the job may
- * have many tasks. */
+/* Slurm numbers special steps from here on: a batch script, the shell of an interactive allocation, and others. Slurm
+ * 26 writes such a number with its sign, as -5. A program that runs there without srun runs once, even if the job has
+ * many tasks. */
 #define FIRST_SPECIAL_STEP INT64_C(0xfffffff0)
 
-/* Below Linux's ephemeral ports (from 32768), so that no connection is in the way by chance. Steps of one job and jobs
- * that follow each other get different ones. */
+/* Below Linux's ephemeral ports (from 32768), so that no outgoing connection uses the port by chance. Steps of one job
+ * and consecutive jobs get different ports. */
 enum { FIRST_PORT = 20000, N_PORTS = 10000, PORTS_PER_JOB = 101 };
 
 bool lksi_slurm_is_step(void) {
@@ -37,7 +37,7 @@ const char *lksi_slurm_missing(void) {
     return NULL;
 }
 
-/* Of node number `index`, and of all. */
+/* Reads the number of tasks of node `index`, the number of nodes and the number of all tasks. */
 static lks_status read_tasks(int index, int *n_tasks, int *n_nodes, int *sum) {
     const char *text = lksi_variable("SLURM_STEP_TASKS_PER_NODE");
     if (lksi_counts_read(text, index, n_tasks, n_nodes, sum)) return LKS_OK;
@@ -75,7 +75,7 @@ lks_status lksi_slurm_master_address(const lksi_environment *environment, char a
         return lksi_error(LKS_ERR_ARGUMENT, "SLURM_STEP_NODELIST is not set in the environment, nor is MASTER_ADDR");
     if (lksi_hostlist_first(list, address, LKSI_MASTER_ADDRESS_NBYTES)) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT,
-                      "SLURM_STEP_NODELIST is '%s', which is no list of hosts; MASTER_ADDR may be set", list);
+                      "SLURM_STEP_NODELIST is '%s', which is not a list of hosts; set MASTER_ADDR instead", list);
 }
 
 lks_status lksi_slurm_master_port(int *port) {

@@ -7,7 +7,8 @@
 
 #define SEND_LIMIT_NS (INT64_C(100) * 1000 * 1000)
 
-/* Records of two threads must not mix. By connection, so that one that is stuck keeps few others waiting. */
+/* A lock keeps the records of two threads from interleaving. Connections are spread over several locks, so that one
+ * that is stuck delays few others. */
 enum { N_LOCKS = 16 };
 #define LOCK PTHREAD_MUTEX_INITIALIZER
 static pthread_mutex_t locks[N_LOCKS] = {LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOCK,
@@ -15,7 +16,7 @@ static pthread_mutex_t locks[N_LOCKS] = {LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOC
 
 _Static_assert(sizeof(lksi_star_record) == 24 + LKSI_ABORT_TEXT_NBYTES, "no padding goes over the wire");
 
-/* pthread_mutex_timedlock goes by the wall clock, which may be set. */
+/* pthread_mutex_timedlock uses the wall clock, which may be set. */
 static bool lock_in_time(pthread_mutex_t *lock, int64_t deadline_ns) {
     enum { PAUSE_NS = 1000 * 1000 };
     while (pthread_mutex_trylock(lock) != 0) {

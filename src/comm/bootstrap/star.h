@@ -1,5 +1,5 @@
-/* Records over the connections between rank 0 and the others (a star), after the rendezvous: that the group is dead,
- * or that a rank leaves. One size, so that nothing that is read is a length. */
+/* Records on the control connections between rank 0 and the other ranks (a star), after the rendezvous. They report
+ * that a group is dead or that a rank leaves. All have one size, so that no length is read from the network. */
 #ifndef LKSI_STAR_H
 #define LKSI_STAR_H
 
@@ -10,34 +10,34 @@ typedef enum lksi_star_kind {
     LKSI_STAR_GOODBYE,
     LKSI_STAR_QUESTION,
     LKSI_STAR_ANSWER,
-    LKSI_STAR_WELCOME /* to a visitor (visit.c) */
+    LKSI_STAR_WELCOME /* for a visitor (visit.c) */
 } lksi_star_kind;
 
 typedef struct lksi_star_record {
     uint32_t kind;
-    int32_t status; /* of an abort, and of a goodbye for a reason: what the others return */
-    int32_t origin; /* the rank that it comes from first */
-    int32_t about;  /* of an answer: the rank that asked; of an abort: lost, as in an lksi_reason */
-    uint64_t group; /* which group is meant */
+    int32_t status; /* what the others return: for an abort, and for a goodbye with a reason */
+    int32_t origin; /* the rank that sent it first */
+    int32_t about;  /* of an answer: the rank that asked; of an abort: the lost rank, as in lksi_reason */
+    uint64_t group; /* the group that is meant */
     char text[LKSI_ABORT_TEXT_NBYTES];
 } lksi_star_record;
 
-/* Sends it whole, or fails within 100 ms; any thread may. A record of which only a part could be sent is the last: the
- * other side sees the connection end. Errors: LKS_ERR_TIMEOUT (the other side takes nothing), LKS_ERR_PEER (it is
- * gone). */
+/* Sends the whole record, or fails within 100 ms. Any thread may call it. If only a part of a record was sent, it is
+ * the last: the connection is shut down and the peer sees it end. Errors: LKS_ERR_TIMEOUT (the peer does not read),
+ * LKS_ERR_PEER (the peer is gone). */
 lks_status lksi_star_send(int connection, const lksi_star_record *record);
 
-/* LKSI_STAR_ENDED: the connection has ended, or what came is no record. */
+/* LKSI_STAR_ENDED: the connection ended, or what was received is not a record. */
 typedef enum lksi_star_event { LKSI_STAR_NOTHING, LKSI_STAR_RECORD, LKSI_STAR_ENDED } lksi_star_event;
 
 typedef struct lksi_star_reader {
     size_t n_read;
-    lksi_star_record record; /* as far as it has come */
+    lksi_star_record record; /* the part received so far */
 } lksi_star_reader;
 
 void lksi_star_reader_init(lksi_star_reader *reader);
-/* Reads what is there without waiting, up to the end of one record: call it again after LKSI_STAR_RECORD. *record, set
- * then, holds a known kind and status and a terminated text. */
+/* Reads without blocking, at most up to the end of one record. Call it again after LKSI_STAR_RECORD. *record is then
+ * set. Its kind and status are valid and its text is terminated. */
 lksi_star_event lksi_star_reader_feed(lksi_star_reader *reader, int connection, lksi_star_record *record);
 
 #endif

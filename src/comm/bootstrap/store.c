@@ -1,7 +1,8 @@
-/* The rendezvous as rank 0 serves it: one thread, one poll, and no wait for any single rank.
+/* Rank 0's side of the rendezvous: one thread and one poll, which never blocks on a single rank.
  *
- * A rank's place is empty until its handshake is done, then it owes its member record, then it has arrived and says
- * nothing more: anything to be read from it, its end above all, ends the rendezvous for all, by its name.
+ * Each rank goes through three states. Its place is empty until its handshake is done. Then it owes its member record.
+ * Then it has arrived and sends nothing more. If anything is readable from an arrived rank, usually the end of its
+ * connection, the rendezvous fails for all ranks, and the text names that rank.
  */
 #include "comm/bootstrap/store.h"
 
@@ -24,9 +25,9 @@ typedef struct store {
     int *connections;
     size_t *n_read; /* bytes of each rank's member record */
     int64_t began_ns;
-    int n_arrived; /* whose record is whole; rank 0 among them */
+    int n_arrived; /* ranks whose record is complete, with rank 0 */
     int n_refused;
-    int refused[N_REFUSED]; /* connections of ranks that cannot come in, until they have heard why */
+    int refused[N_REFUSED]; /* connections of ranks that cannot join, until they have been told why */
     size_t n_sent_refused[N_REFUSED];
     lks_status status;
     char text[LKSI_ABORT_TEXT_NBYTES];
@@ -36,7 +37,7 @@ typedef struct store {
     size_t *n_sent;
 } store;
 
-/* The first failure is that of the whole rendezvous. */
+/* The first failure is the result of the whole rendezvous. */
 static void fail(store *s, lks_status status) {
     if (s->status != LKS_OK || status == LKS_OK) return;
     s->status = status;
@@ -48,7 +49,7 @@ static void fail(store *s, lks_status status) {
 static lks_status check_hello(const store *s, const lksi_rendezvous_hello *hello) {
     int size = s->environment->size;
     if (hello->magic != LKSI_RENDEZVOUS_MAGIC)
-        return lksi_error(LKS_ERR_MISMATCH, "a rank came to the rendezvous with other words than rank 0 knows");
+        return lksi_error(LKS_ERR_MISMATCH, "a rank sent a hello that rank 0 does not know");
     LKS_TRY(lksi_build_check(&hello->build, hello->rank, hello->host, 0));
     if (hello->size != size)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d, rank 0 has %d", hello->rank, hello->size, size);
@@ -61,7 +62,7 @@ static lks_status check_hello(const store *s, const lksi_rendezvous_hello *hello
     if (strncmp(hello->transport, s->environment->transport, sizeof hello->transport) != 0)
         return lksi_error(LKS_ERR_MISMATCH,
                           "rank %d on host %s has transport '%.*s', rank 0 '%s': LOCKSTEP_TRANSPORT, or lks_init's "
-                          "option, is to be the same for all ranks",
+                          "option, must be the same on all ranks",
                           hello->rank, hello->host, (int)sizeof hello->transport, hello->transport,
                           s->environment->transport);
     return LKS_OK;
@@ -75,7 +76,7 @@ static void arrive(void *argument, int connection, const void *said) {
     bool is_free = hello.rank > 0 && hello.rank < s->environment->size && s->connections[hello.rank] < 0;
     lks_status status = s->status == LKS_OK ? check_hello(s, &hello) : s->status;
     fail(s, status);
-    if (is_free) { /* also where it cannot come in: it hears why, as all do */
+    if (is_free) { /* even if it cannot join: it is told why, like all ranks */
         s->connections[hello.rank] = connection;
         return;
     }
@@ -100,10 +101,10 @@ static lks_status lost(const store *s, int rank) {
 static lks_status check_member(lksi_member *member, int rank, int size) {
     member->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
     if (member->identity.rank == rank && member->size == size && lksi_address_is_valid(&member->address)) return LKS_OK;
-    return lksi_error(LKS_ERR_FORMAT, "the record of rank %d makes no sense", rank);
+    return lksi_error(LKS_ERR_FORMAT, "the member record of rank %d is not valid", rank);
 }
 
-/* What has come from a rank: a part of its record, nothing, or its end. */
+/* Receives from a rank: a part of its record, nothing, or the end of its connection. */
 static lks_status hear(store *s, int rank) {
     lksi_member *member = &s->members[rank];
     size_t missing = sizeof *member - s->n_read[rank];
@@ -121,7 +122,7 @@ static lks_status hear(store *s, int rank) {
 
 /* --- waiting --- */
 
-/* Until something comes: a connection, or bytes of a rank. Poll passes over -1. */
+/* Waits for a connection, or for data of a rank. poll ignores entries of -1. */
 static void wait_for_arrivals(store *s) {
     int size = s->environment->size;
     s->polls[0] = (struct pollfd){.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
@@ -137,7 +138,7 @@ static lks_status name_missing(const store *s, lks_status status, const char *ot
     return lksi_error(status, "lks_init: rank(s) %s of %d did not arrive%s", missing, s->environment->size, other);
 }
 
-/* Whether somebody goes on trying with another key; `text` speaks of whoever has tried once. */
+/* Whether a peer keeps trying with another key. `text` describes any peer that has tried, or is "". */
 static bool hears_other_key(const store *s, char text[OTHER_KEY_NBYTES]) {
     char peer[LKSI_ADDRESS_TEXT_NBYTES];
     bool has_insisted = lksi_acceptor_hears_other_key(s->acceptor, peer);
@@ -147,13 +148,13 @@ static bool hears_other_key(const store *s, char text[OTHER_KEY_NBYTES]) {
     return has_insisted;
 }
 
-/* A rank with another key ends after five seconds, and will not come again. */
+/* A rank with another key gives up after five seconds and does not come again. */
 static lks_status check_keys(const store *s) {
     char other[OTHER_KEY_NBYTES];
     return hears_other_key(s, other) ? name_missing(s, LKS_ERR_MISMATCH, other) : LKS_OK;
 }
 
-/* Those that have not arrived need a descriptor each. */
+/* Each rank that has not arrived needs a descriptor. */
 static lks_status check_descriptors(const store *s) {
     char why[LKSI_ERROR_TEXT_NBYTES];
     lks_status status = lksi_acceptor_check(s->acceptor);
@@ -199,7 +200,7 @@ static void write_answer(store *s) {
     s->answer_nbytes += members_nbytes;
 }
 
-/* Sends as much as goes. False where the rank is gone. */
+/* Sends as much as possible without blocking. Returns false if the rank is gone. */
 static bool send_some(const store *s, int connection, size_t *n_sent) {
     while (*n_sent < s->answer_nbytes) {
         ssize_t n = send(connection, s->answer + *n_sent, s->answer_nbytes - *n_sent, MSG_NOSIGNAL);
@@ -213,8 +214,8 @@ static bool send_some(const store *s, int connection, size_t *n_sent) {
     return true;
 }
 
-/* How many ranks still wait for a part of the answer. One that is gone fails the rendezvous, or has lost interest. A
- * verdict alone, for those that were refused, fits into a socket's buffer. */
+/* Returns how many ranks have not received the whole answer. A rank that is gone fails the rendezvous, unless it has
+ * failed already. Refused ranks are not counted, because a verdict alone fits into a socket buffer. */
 static int send_to_all(store *s) {
     int n_waiting = 0;
     for (int i = 0; i < s->n_refused; i++) (void)send_some(s, s->refused[i], &s->n_sent_refused[i]);
@@ -244,8 +245,8 @@ static int count_missing(const store *s) {
     return n_missing;
 }
 
-/* Those that start a little later than rank 0 would not know that it was there, and wait for it until their deadline.
- * What the launcher says they read themselves. */
+/* Ranks that start a little later than rank 0 would otherwise not learn of the error and wait until their deadline.
+ * They read the launcher's notice themselves. */
 static void tell_latecomers(store *s) {
     int64_t limit_ns = s->began_ns + LATECOMERS_MS * INT64_C(1000000);
     while (count_missing(s) > 0 && lksi_running_ns() < limit_ns && lksi_notice_board_check() == LKS_OK) {
@@ -266,7 +267,8 @@ static lks_status name_slow(const store *s) {
                       s->environment->size);
 }
 
-/* Those that had all of a good answer when another was lost learn of it as of any loss later: their connection ends. */
+/* If a rank is lost after others have received a complete good answer, those learn of it as of any later loss: their
+ * connection ends. */
 static void answer(store *s, int64_t deadline_ns) {
     bool was_good = s->status == LKS_OK;
     write_answer(s);
@@ -280,8 +282,8 @@ static void answer(store *s, int64_t deadline_ns) {
     if (!was_good && s->status != LKS_ERR_TIMEOUT) tell_latecomers(s);
 }
 
-/* Closing a connection with something unread in it takes the verdict away from the other side. So: says that nothing
- * more comes, and waits a moment until the others have closed. */
+/* Closing a connection with unread data sends a reset, which may discard the verdict at the peer. So this shuts down
+ * the sending side and waits a moment until the peers have closed. */
 static void say_farewell(struct pollfd *polls, int n_polls) {
     int n_open = 0;
     int64_t limit_ns = lksi_running_ns() + FAREWELL_MS * INT64_C(1000000);

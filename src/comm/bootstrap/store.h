@@ -1,35 +1,35 @@
-/* Rank 0's side of the rendezvous, and what both sides say. */
+/* Rank 0's side of the rendezvous, and the messages of both sides. */
 #ifndef LKSI_STORE_H
 #define LKSI_STORE_H
 
 #include "comm/bootstrap/build.h"
 #include "comm/bootstrap/rendezvous.h"
 
-/* Proven by the handshake: who comes. It and the verdict are the same in every version of the library, so that two
- * versions can say which they are. */
+/* Who connects. The handshake proves it. It and the verdict have the same layout in every version of the library, so
+ * that two versions can report each other. */
 typedef struct lksi_rendezvous_hello {
     uint64_t magic;
     lksi_build build;
     int32_t rank, size;
     char host[LKSI_HOST_NBYTES];
-    char transport[7]; /* of lksi_environment */
+    char transport[7]; /* lksi_environment.transport */
     unsigned char unused[9];
 } lksi_rendezvous_hello;
 _Static_assert(sizeof(lksi_rendezvous_hello) == 128, "a hello has this length in every version");
 #define LKSI_RENDEZVOUS_MAGIC UINT64_C(0x4c4f434b52454e44) /* "LOCKREND" */
 
-/* How it ended; where it is LKS_OK, the members follow. */
+/* The result of the rendezvous. If it is LKS_OK, the members follow. */
 typedef struct lksi_verdict {
     int32_t status;
     char text[LKSI_ABORT_TEXT_NBYTES];
 } lksi_verdict;
 
-/* A rank's verdict comes at rank 0's deadline, which may be a little after its own. */
+/* A rank receives its verdict at rank 0's deadline, which may be a little later than its own. */
 #define LKSI_VERDICT_GRACE_NS (INT64_C(900) * 1000 * 1000)
 
-/* Serves `listener` until all ranks have come and were answered; then their connections are in `connections` and their
- * records in `members`. On failure those who had come have heard why, and all connections are closed. Where rank 0 has
- * failed `before`, with the error that is the thread's last, that is what all hear. */
+/* Serves `listener` until all ranks have arrived and were answered. Then `connections` and `members` are filled in. On
+ * failure, the ranks that had arrived have been told why, and all connections are closed. If rank 0 has failed
+ * `before`, with the thread's last error, all ranks are told that error. */
 lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
                             lks_status before, int64_t deadline_ns, lksi_member *members, int *connections);
 

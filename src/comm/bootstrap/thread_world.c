@@ -92,13 +92,13 @@ static void report_lost(const lksi_thread_group *group, int rank, const lksi_thr
                            control->seats[seat].identity.host, (int)control->seats[seat].identity.pid, how);
 }
 
-/* With the mutex held. */
+/* The caller holds the mutex. */
 static lks_status group_create(lksi_thread_world *world, uint64_t id, const int *ranks, int n_ranks,
                                lksi_thread_group **created) {
     lksi_thread_group *group = lksi_alloc(sizeof *group + (size_t)n_ranks * sizeof *ranks);
     if (group == NULL) return LKS_ERR_MEMORY;
     void *base = NULL;
-    /* Held for every rank from the start: one that comes late finds what the others, who gave up, left there. */
+    /* All ranks hold it from the start. So a rank that comes late still finds the reason why the others gave up. */
     lks_status status = block_create(world, lksi_control_nbytes(n_ranks), n_ranks, &base);
     if (status != LKS_OK) {
         lksi_free(group);
@@ -174,7 +174,8 @@ void lksi_thread_world_leave(lksi_thread_world *world, int exit_code) {
     pthread_mutex_unlock(&world->mutex);
 }
 
-/* What a rank that failed did not destroy may have threads (gradients on their way) that still use it. */
+/* Leaks the world. Groups that a failed rank did not destroy may have threads that still use it, for example for
+ * gradients in flight. The list keeps the memory reachable. */
 static void leave_for_good(lksi_thread_world *world) {
     static _Atomic(lksi_thread_world *) left;
     world->next = atomic_load(&left);

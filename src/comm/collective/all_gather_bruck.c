@@ -1,10 +1,10 @@
-/* all_gather, bruck: in round k rank r sends all that it has, blocks r .. r + 2^k - 1, to rank r - 2^k.
+/* all_gather, bruck: in round k rank r sends all blocks that it has, r .. r + 2^k - 1, to rank r - 2^k.
  *
  *     round 0   0 <─1─ 1 <─2─ 2 <─3─ 3 <─4─ 4 <─0─ 0          steps: ceil(log2 n), for any n
  *     round 1   0 <─23─ 2    1 <─34─ 3    2 <─40─ 4 ...       messages: ceil(log2 n) per rank, n - 1 blocks together;
  *     round 2   0 <─4─ 4     (only what is missing)           one more in a round whose blocks go past the last rank
  *
- * Blocks go straight to their places in `out`, so those that wrap around take a message for each end.
+ * Blocks are received directly at their places in `out`. A range of blocks that wraps around takes two messages.
  *
  * Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in multiport
  * message-passing systems", 1997.
@@ -25,7 +25,7 @@ static lks_status exchange_round(lks_group *group, const lksi_call *call, const 
 
 static lks_status gather_blocks(lks_group *group, const lksi_call *call, void *buffer,
                                 const lksi_block_layout *layout) {
-    (void)buffer; /* is call->out */
+    (void)buffer; /* always call->out */
     for (int distance = 1; distance < group->size; distance *= 2)
         LKS_TRY(exchange_round(group, call, layout, distance));
     return LKS_OK;

@@ -1,19 +1,20 @@
-/* all_gather, butterfly: recursive doubling; in round k pairs at distance 2^k exchange all that they have.
+/* all_gather, butterfly: recursive doubling. In round k pairs of ranks at distance 2^k exchange all blocks that they
+ * have.
  *
- *     0<─>1   2<─>3          steps: log2 p, p the largest power of two up to n, and 2 more where p < n
+ *     0<─>1   2<─>3          steps: log2 p, p the largest power of two <= n, and 2 more if p < n
  *     0<───>2 1<───>3        messages: log2 p per rank, of 2^k blocks
  *
- * Where n is no power of two, rank p + i first hands its block to rank i, which carries it along in a second message of
- * every round, and gets all blocks from it at the end:
+ * If n is not a power of two, rank p + i first sends its block to rank i. Rank i forwards it in a second message of
+ * every round. At the end it sends all blocks to rank p + i:
  *
  *     4 ─> 0   butterfly of 0..3 with blocks {0, 4} {1} {2} {3}   0 ─> 4
  *
- *     messages: 1 of N bytes from rank p + i to rank i, 1 of n N bytes back; in round k of rank i a second one if any
- *     of the ranks p + j exists, j of the 2^k ranks whose blocks it has
+ *     messages: 1 of N bytes from rank p + i to rank i, 1 of n N bytes back. In round k rank i sends a second message
+ *     if any rank p + j exists, for j among the 2^k ranks whose blocks it has
  */
 #include "comm/collective/collective.h"
 
-/* The blocks of ranks `first` to `first + n - 1` that exist. */
+/* How many of the blocks `first` .. `first` + n - 1 exist. */
 static int existing(const lks_group *group, int first, int n) {
     int left = group->size - first;
     return left < 0 ? 0 : left < n ? left : n;

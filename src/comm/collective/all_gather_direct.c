@@ -1,4 +1,4 @@
-/* all_gather and all_gatherv, direct: everyone reads every block where it lies.
+/* all_gather and all_gatherv, direct: every rank reads every block directly from its owner's memory.
  *
  *     rank 0 ─┐                                           ┌─> rank 0      blocks of N bytes, chunks of S
  *     rank 1 ─┼─> lines, staging or symmetric buffers ────┼─> rank 1
@@ -11,7 +11,7 @@
  *     otherwise               each stages a chunk and copies   steps: ceil(N/S)  bytes: N written, N (n - 1) read per
  *                             those of the others                                rank
  *
- * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
+ * Above 1 KiB all data is staged if that is faster (collective.h, lksi_place_begin).
  *
  * Over messages: every rank sends its block to every other.          steps: n - 1
  *                                                                    messages: n - 1 per rank, of its block

@@ -1,4 +1,4 @@
-/* all_gather and all_gatherv, naive: rank 0 gathers, then sends everything to each.
+/* all_gather and all_gatherv, naive: rank 0 gathers all blocks, then sends them to every other rank.
  *
  *     rank 1 ──> rank 0 ──> rank 1         steps: 2 (n - 1), all at rank 0
  *     rank 2 ──>        ──> rank 2         messages: 1 per rank of its block; then n - 1 at rank 0, each of all blocks

@@ -1,4 +1,4 @@
-/* all_gather and all_gatherv, ring: every rank passes on to the next the block that came last.
+/* all_gather and all_gatherv, ring: in every step each rank sends to the next rank the block that it received last.
  *
  *     0 ──0──> 1 ──1──> 2 ──2──> 3 ──3──> 0         then 0 sends block 3 to 1, and so on
  *

@@ -1,4 +1,4 @@
-/* all_gather, tree: up the tree to rank 0 as gather tree, down again as broadcast tree.
+/* all_gather, tree: gather up the tree to rank 0, then broadcast down the tree.
  *
  *     3 ─> 2 ─┐           ┌─> 2 ─> 3          steps: 2 ceil(log2 n)
  *         1 ──┴─> 0 ──────┴─> 1               messages: those of gather tree with root 0, then of broadcast tree with

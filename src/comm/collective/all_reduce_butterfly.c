@@ -3,16 +3,17 @@
  *     0<─>1   2<─>3              after round k each rank has the sum of its 2^(k+1) neighbours, op(lower, higher)
  *     0<───>2 1<───>3
  *
- * Ranks past a power of two do the same among themselves, and are combined with the others last, as in the canonical
- * tree: rank i of these t exchanges with rank i of the first, and sends to ranks i + t, i + 2 t, ... of the first.
+ * Ranks past the largest power of two do the same among themselves. Their sum is combined with that of the others last,
+ * as in the canonical tree: rank i of these t ranks exchanges with rank i of the first ranks, and sends to ranks i + t,
+ * i + 2 t, ... of the first ranks.
  *
  *     5 ranks   0..3 as above; then 0 <─> 4, 4 ─> 1, 4 ─> 2, 4 ─> 3
  *
- *     steps: log2 n per piece of P = 256 KiB of accumulators, where n is a power of two
+ *     steps: log2 n per piece of P = 256 KiB of accumulators if n is a power of two
  *     messages: one per partner and piece, at least one; A bytes to each
  *
- * Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005, but for
- * the ranks past a power of two, which there are folded in first.
+ * Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005. The paper
+ * differs for the ranks past a power of two: it folds them in first.
  */
 #include "comm/collective/collective.h"
 
@@ -28,7 +29,8 @@ static lks_status swap(butterfly *b, int peer) {
     return lksi_step_exchange(b->group, b->call, peer, b->partial, b->nbytes, peer, b->other, b->nbytes);
 }
 
-/* The higher part's sum to everyone of the lower part, the lower part's to everyone of the higher. */
+/* Sends the sum of the higher part to all ranks of the lower part, and the sum of the lower part to all ranks of the
+ * higher. */
 static lks_status cross(butterfly *b, int low, int half, int n) {
     int rank = b->group->rank, n_high = n - half;
     if (rank < low + half) {
@@ -42,7 +44,7 @@ static lks_status cross(butterfly *b, int low, int half, int n) {
     return LKS_OK;
 }
 
-/* Combines the contributions of ranks low .. low + n - 1, of which this is one, on all of them. */
+/* Combines the contributions of ranks low .. low + n - 1 on all of these ranks. The calling rank is one of them. */
 static lks_status climb(butterfly *b, int low, int n) {
     if (n == 1) {
         b->partial = lksi_contribution(b->call, b->first, b->count, b->sum);
@@ -75,7 +77,7 @@ lks_status lksi_all_reduce_butterfly(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_all_reduce_butterfly_cost(int n_ranks, size_t nbytes) {
     bool is_power = (n_ranks & (n_ranks - 1)) == 0;
-    double rounds = is_power ? lksi_log2(n_ranks) : n_ranks; /* a lone last rank sends to all the others */
+    double rounds = is_power ? lksi_log2(n_ranks) : n_ranks; /* a single last rank sends to all others */
     double n_pieces = (double)lksi_piece_count(nbytes, LKSI_PIECE_NBYTES);
     return (lksi_cost){rounds * n_pieces, rounds * (double)nbytes, (3 * rounds + 2) * (double)nbytes};
 }

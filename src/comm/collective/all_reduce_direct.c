@@ -1,8 +1,9 @@
-/* all_reduce, direct: every rank reads all inputs where they lie and adds them in canonical order.
+/* all_reduce, direct: every rank reads the inputs directly from the other ranks' memory and adds them in canonical
+ * order.
  *
  *     up to 1 KiB of accumulators: the lines of the first exchange carry them             steps: 1
  *
- *     up to 4 KiB where ranks share CPUs           staging areas        steps: 1
+ *     up to 4 KiB if ranks share CPUs              staging areas        steps: 1
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
  *       rank 1 ─ copy ─> [1] ─┴─ reduce all ─> rank 1
  *
@@ -11,12 +12,13 @@
  *       every [j] into slice r of `out` and of every [j], copy the      2 N (1 - 1/n) written and read
  *       others' slices from [r]
  *
- *     from 512 bytes on (1 KiB where ranks share CPUs), symmetric       steps: 2
+ *     from 512 bytes on (1 KiB if ranks share CPUs), symmetric          steps: 2
  *       buffers on all ranks: no staging                                  bytes per rank: N read,
  *       slice r of every `in` ─ reduce on rank r ─> slice r of every `out`     N written
  *
- * Which way is taken is decided by what is the same on all ranks: the size, the places in the exchanged lines, whether
- * each has a CPU, and rank 0's word of what is quicker: symmetric buffers are staged, too, where that is.
+ * The choice depends only on values that are the same on all ranks: the size, the places in the exchanged lines,
+ * whether every rank has its own CPU, and rank 0's word on what is faster. Symmetric buffers are staged too if that is
+ * faster.
  *
  * Over messages: slice j goes to rank j, which adds all inputs in canonical order and sends the result to the others.
  *
@@ -28,12 +30,12 @@
 #include "comm/collective/collective.h"
 
 enum {
-    /* From here on two meetings cost less than writing the input beside the line and fetching the others': on two ranks
-     * 1 KiB took 0.40 us beside it and 0.25 in place, 1.07 and 0.65 with the CPUs far from each other. Not where ranks
-     * share a CPU, which they hand over in every meeting: four on two, 3.3 and 5.4. */
+    /* From this size on, reading in place costs less than the annexes, although ranks meet twice: the input need not be
+     * written to the annex, and the others' inputs need not be fetched from there. This does not hold if ranks share a
+     * CPU, because every meeting then takes a context switch. */
     IN_PLACE_NBYTES = LKSI_IN_PLACE_NBYTES,
-    /* Up to here, where ranks share a CPU, reducing all on every rank costs less than a second meeting; where they do
-     * not, slices cost less already (two ranks, 2 KiB: 1.13 us and 0.80). */
+    /* If ranks share a CPU, up to this size it costs less to reduce everything on every rank than to meet a second
+     * time. If they do not, slices are faster already. */
     REDUCE_ALL_NBYTES = 4 * 1024,
     SMALL_TURN_NBYTES = 8 * 1024
 };
@@ -46,7 +48,7 @@ static lks_status alone(lks_group *group, const lksi_call *call) {
     return LKS_OK;
 }
 
-/* Slices begin at multiples of a line, so that no two ranks write to the same one. */
+/* Slices begin at multiples of a line, so that no two ranks write to the same line. */
 static void slice(const lks_group *group, size_t count, size_t each, int rank, size_t *first, size_t *n) {
     size_t per_line = LKSI_LINE_NBYTES / each, n_ranks = (size_t)group->size;
     size_t share = ((count + n_ranks - 1) / n_ranks + per_line - 1) / per_line * per_line;
@@ -56,7 +58,7 @@ static void slice(const lks_group *group, size_t count, size_t each, int rank, s
 
 /* --- symmetric buffers --- */
 
-/* Both buffers of every rank: a rank shows both places or none. */
+/* Uses both buffers of every rank. A rank publishes both places or none. */
 static lks_status on_symmetric(lks_group *group, const lksi_call *call, lksi_reduction *sum) {
     size_t first, count;
     for (int rank = 0; rank < group->size; rank++) {
@@ -72,7 +74,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call, lksi_red
 
 /* --- staged --- */
 
-/* Whether every rank reduces everything, or its slice for all. */
+/* False: every rank reduces all elements. True: every rank reduces its slice for all ranks. */
 static bool is_sliced(const lks_group *group, const lksi_call *call) {
     return lksi_has_each_a_cpu(group) || call->nbytes > REDUCE_ALL_NBYTES;
 }
@@ -82,7 +84,7 @@ static lksi_turn begin_turn(lks_group *group, size_t nbytes) {
     return lksi_turn_begin(group, &group->turns[size], nbytes);
 }
 
-/* What the others will read: a rank reads its own slice where it lies, if the loops can. */
+/* Stages what the other ranks will read. A rank reads its own slice in place if the buffer is aligned. */
 static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t at) {
     size_t nbytes = lksi_chunk_begin(group, &group->all_reduce_rounds, call->nbytes - at);
     size_t each = lksi_type_nbytes(call->type), count = nbytes / each, begin = count, n = 0;
@@ -97,9 +99,10 @@ static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t at) {
     return staged;
 }
 
-/* Slice r of the sum, into what it was read from: every other rank's area, and this rank's `out` where the loops can.
- * So a line of an area comes here for reading and writing in one, and goes back when its owner reads it, who then has
- * it to write the next time: a line that is written while another core still has it takes several times as long. */
+/* Writes slice r of the sum to where its inputs were read: every other rank's area, and this rank's `out` if that is
+ * aligned. So a line of an area moves to this core once for both reading and writing. It moves back when its owner
+ * reads it, who then holds it for the next write. Writing a line that another core still holds takes several times as
+ * long. */
 static void reduce_slice(const lks_group *group, const lksi_reduction *sum, size_t begin, size_t n, size_t each,
                          const lksi_turn *t) {
     if (!lksi_turn_is_past_caches(t)) {
@@ -116,7 +119,7 @@ static void reduce_slice(const lks_group *group, const lksi_reduction *sum, size
     lksi_written_past_caches();
 }
 
-/* All areas hold their chunk; afterwards each holds the sum. */
+/* At the call all areas hold inputs. Afterwards each holds the sum. */
 static lks_status reduce_in_slices(lks_group *group, const lksi_call *call, const lksi_chunk *chunk,
                                    lksi_reduction *sum) {
     size_t each = lksi_type_nbytes(call->type), count = chunk->nbytes / each, begin, n;
@@ -143,13 +146,13 @@ static lks_status take(lks_group *group, const lksi_call *call, const lksi_chunk
     return LKS_OK;
 }
 
-/* A buffer that is not aligned to its type is staged: memcpy takes it, the loops would not. */
+/* A buffer that is not aligned to its type is staged, because the loops need alignment and memcpy does not. */
 static uint64_t usable_place(const lks_group *group, const lksi_call *call, const void *data) {
     if (!lksi_is_aligned(data, call->type)) return 0;
     return lksi_place_of(group, data, call->nbytes);
 }
 
-/* Beside the lines, unless all are symmetric. */
+/* Through the annexes, unless all buffers are symmetric. */
 static lks_status small(lks_group *group, const lksi_call *call, const lksi_memory_way *way) {
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),

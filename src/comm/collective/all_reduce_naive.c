@@ -1,4 +1,4 @@
-/* all_reduce, naive: all send to rank 0, which combines in canonical order and sends the result back to each.
+/* all_reduce, naive: all ranks send to rank 0, which combines in canonical order and sends the result back to each.
  *
  *     rank 1 ──> rank 0 ──> rank 1         steps: 2 (n - 1), all at rank 0
  *     rank 2 ──>        ──> rank 2         messages: as reduce naive with root 0, then as broadcast naive from it

@@ -1,14 +1,14 @@
-/* all_reduce, ring: each slice goes round the ring once, added to by every rank, and round again as it is.
+/* all_reduce, ring: each slice goes round the ring twice. In the first round every rank adds its contribution, in the
+ * second the result is copied.
  *
  *     slice j   j+1 ──> j+2 ──> ... ──> j          reduce_scatter ring, then all_gather ring
  *               j ──> j+1 ──> ... ──> j-1
  *
  *     steps: 2 (n - 1) per window of 1 MiB of accumulators
- *     messages: 2 (n - 1) per rank and window (at least one), of the slices of it that the rank does not keep:
- *     (A + N) (n - 1) / n bytes
+ *     messages: 2 (n - 1) per rank and window (at least one). Each carries a slice: (A + N) (n - 1) / n bytes together
  *
- * Floats are added in another order than the canonical one (see reduce_scatter_ring.c): the same bits on all ranks, but
- * not for another size. Integers, min and max are exact.
+ * Floats are not added in the canonical order (see reduce_scatter_ring.c). All ranks get the same bits, but the bits
+ * may differ for another count. Integers, min and max are exact.
  *
  * Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
  */

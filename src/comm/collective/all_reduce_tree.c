@@ -1,4 +1,4 @@
-/* all_reduce, tree: up the canonical tree to rank 0, and down again.
+/* all_reduce, tree: reduce up the canonical tree to rank 0, then broadcast down the tree.
  *
  *     3 ─> 2 ─┐           ┌─> 2 ─> 3          steps: 2 ceil(log2 n)
  *         1 ──┴─> 0 ──────┴─> 1               messages: as reduce tree with root 0, then as broadcast tree from it

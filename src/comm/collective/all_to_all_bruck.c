@@ -1,7 +1,7 @@
-/* all_to_all, bruck: blocks travel the distance to their rank in jumps of 1, 2, 4, ..., many in one message.
+/* all_to_all, bruck: blocks travel to their rank in jumps of 1, 2, 4, ... ranks, many in one message.
  *
- *     slot i of rank r starts as the block for rank r + i, which has the distance i to go;
- *     in round k all slots whose number has bit k go from r to r + 2^k, where they take the same slots
+ *     slot i of rank r starts as the block for rank r + i, so it has to travel the distance i;
+ *     in round k the slots whose number has bit k move from rank r to the same slots of rank r + 2^k
  *
  *     r ─ slots 1 3 5 7 ─> r+1        r ─ slots 2 3 6 7 ─> r+2        r ─ slots 4 5 6 7 ─> r+4
  *
@@ -15,10 +15,10 @@
 
 typedef struct slots {
     unsigned char *all, *sent, *received;
-    size_t nbytes; /* of each: a piece of a block */
+    size_t nbytes; /* of one slot: a piece of a block */
 } slots;
 
-/* Packs the slots that have this bit, or puts what came back into them; returns the bytes. */
+/* Packs the slots whose number has this bit, or unpacks the received ones into them. Returns their size. */
 static size_t pack(const slots *s, int n, int bit, bool is_back) {
     size_t nbytes = 0;
     for (int i = bit; i < n; i++) {

@@ -1,4 +1,4 @@
-/* all_to_all, direct: everyone reads from every other rank's memory the block that is for it.
+/* all_to_all, direct: every rank reads its blocks directly from the other ranks' memory.
  *
  *     rank 0 ─┐                                           ┌─> rank 0      blocks of N bytes
  *     rank 1 ─┼─> lines, staging or symmetric buffers ────┼─> rank 1
@@ -11,7 +11,7 @@
  *     otherwise                 each stages a piece of every   steps: ceil(N (n - 1) / S)
  *                               block, each copies its own     bytes: N (n - 1) written and read per rank
  *
- * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
+ * Above 1 KiB all data is staged if that is faster (collective.h, lksi_place_begin).
  *
  * Over messages it is all_to_all pairwise.
  */

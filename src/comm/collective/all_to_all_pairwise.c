@@ -1,13 +1,14 @@
-/* all_to_all and all_to_allv, pairwise: everyone meets everyone, a pair at a time; in round k ranks r and k - r (mod n)
- * swap blocks.
+/* all_to_all and all_to_allv, pairwise: every rank exchanges blocks with every other, one pair at a time. In round k
+ * ranks r and k - r (mod n) swap blocks.
  *
  *     4 ranks   k=0: 1<─>3        k=1: 0<─>1 2<─>3        k=2: 0<─>2        k=3: 0<─>3 1<─>2
  *
  *     steps: n - 1 at every rank, in n rounds
  *     messages: n - 1 per rank and piece of P = 256 KiB of a block (at least one), N bytes to each
  *
- * A block of all_to_all goes to the rank whose block comes to its place, so it also works in place, a piece being put
- * aside. A block of all_to_allv is one piece: its message says the whole length, which the receiver compares.
+ * In all_to_all the block for a peer lies at the offset at which the peer's block is received, so it also works in
+ * place: each piece is copied aside first. A block of all_to_allv is one piece. Its message carries the whole length,
+ * which the receiver compares with the expected one.
  */
 #include "comm/collective/collective.h"
 

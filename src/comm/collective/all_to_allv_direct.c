@@ -1,11 +1,11 @@
-/* all_to_allv, direct: all tell all how much they bring for whom, then everyone reads what is for it, as in all_to_all.
+/* all_to_allv, direct: all ranks publish their counts. Then every rank reads its blocks as in all_to_all.
  *
  *     rank 0 ── its in_counts ──> all      a table of n x n counts, 8 n bytes from each: all_gather direct
  *     rank 0 ── its blocks ─────> each     all_to_all direct, the longest block of all taking the place of N there
  *
- *     steps: those of the two      bytes: 8 n (n - 1), and what the others have for this rank, read per rank
+ *     steps: those of the two      bytes: 8 n (n - 1), and the blocks for this rank, read per rank
  *
- * Whoever expects another count than comes says so before anything else is read.
+ * A rank whose expected count differs returns LKS_ERR_MISMATCH before it reads any data.
  *
  * Over messages it is pairwise.
  */

@@ -1,10 +1,10 @@
-/* barrier, direct: the exchange that every call begins with is a barrier already.
+/* barrier, direct: the exchange that begins every call is already a barrier.
  *
  *     rank 0 ─┬─ line ─┬─ rank 0        steps: 1
  *     rank 1 ─┤        ├─ rank 1        bytes: one cache line per rank, read by all; no messages
  *     rank 2 ─┘        └─ rank 2
  *
- * Over messages: every rank tells every other.          messages: n - 1 per rank, of 0 bytes
+ * Over messages: every rank sends to every other.       messages: n - 1 per rank, of 0 bytes
  */
 #include "comm/collective/collective.h"
 

@@ -1,5 +1,5 @@
-/* barrier, dissemination: in round k rank r tells rank r + 2^k and hears from rank r - 2^k; after ceil(log2 n) rounds
- * everyone has heard, directly or not, of everyone.
+/* barrier, dissemination: in round k rank r sends to rank r + 2^k and receives from rank r - 2^k. After ceil(log2 n)
+ * rounds every rank has heard of every other, directly or indirectly.
  *
  *     round 0   0 ─> 1 ─> 2 ─> 3 ─> 4 ─> 0       steps: ceil(log2 n)
  *     round 1   0 ─> 2 ─> 4 ─> 1 ─> 3 ─> 0       messages: ceil(log2 n) per rank, of 0 bytes

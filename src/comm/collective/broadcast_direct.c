@@ -1,4 +1,4 @@
-/* broadcast, direct: everyone reads from the root's memory.
+/* broadcast, direct: every rank reads directly from the root's memory.
  *
  *     root ──> line, staging area or symmetric buffer ──> rank 1      N bytes, chunks of S
  *                                                     ──> rank 2
@@ -11,7 +11,7 @@
  *     otherwise               the root stages a chunk, all copy it   steps: ceil(N/S)  bytes: N written by the root,
  *                             while it stages the next                                 N read per rank
  *
- * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
+ * Above 1 KiB all data is staged if that is faster (collective.h, lksi_place_begin).
  *
  * Over messages: slice j goes from the root to rank j, which sends it to all the others.
  *
@@ -22,7 +22,7 @@
 
 #include <string.h>
 
-/* As lksi_move_blocks would, which has to find out more than this (a call of 4 bytes: 0.05 us). */
+/* Does the same as lksi_move_blocks, which is slower because it handles more cases. */
 static lks_status by_line(lks_group *group, const lksi_call *call) {
     if (group->rank == call->root) {
         if (call->nbytes > 0) memcpy(lksi_shown_next(group, call->nbytes), call->out, call->nbytes);

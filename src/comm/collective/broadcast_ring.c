@@ -1,6 +1,6 @@
-/* broadcast, ring: a chain from rank to rank, down which the pieces follow each other.
+/* broadcast, ring: the ranks form a chain, through which the pieces move one behind the other.
  *
- *     root ─p2─> root+1 ─p1─> root+2 ─p0─> root+3          each passes one piece on while the next comes
+ *     root ─p2─> root+1 ─p1─> root+2 ─p0─> root+3          each sends one piece while it receives the next
  *
  *     steps: n - 2 + ceil(N / P), P = 64 KiB
  *     messages: ceil(N / P), at least one, from every rank but the last; N bytes
@@ -15,7 +15,7 @@ typedef struct chain {
     size_t nbytes, n_pieces;
 } chain;
 
-/* Receives piece i while piece i - 1 goes on. */
+/* Receives piece i while it sends piece i - 1. */
 static lks_status pass_on(lks_group *group, const lksi_call *call, const chain *c, size_t i) {
     bool has_come = i > 0 && c->next >= 0, comes = i < c->n_pieces && c->previous >= 0;
     size_t received_begin = i * PIECE_NBYTES, sent_begin = i == 0 ? 0 : received_begin - PIECE_NBYTES;

@@ -1,19 +1,19 @@
-/* broadcast, scatter_allgather: the root's data is cut into n slices that go down the tree, each to its rank; then a
- * ring brings all slices to all.
+/* broadcast, scatter_allgather: the root's data is cut into n slices, which are scattered down a tree. Then a ring
+ * all_gather brings all slices to all ranks.
  *
- *     [abcd]                 [a b c d] ─cd─> [c d]        scatter: who has slices of several ranks
- *     root        scatter:   [a] ─b─> [b]   [c] ─d─> [d]  hands half of them on
- *                 ring:      every rank passes on what came last, n - 1 times
+ *     [abcd]                 [a b c d] ─cd─> [c d]        scatter: a rank that has slices of several ranks
+ *     root        scatter:   [a] ─b─> [b]   [c] ─d─> [d]  sends half of them on
+ *                 ring:      every rank sends on the slice that it received last, n - 1 times
  *
  *     steps: ceil(log2 n) + n - 1
  *     messages: up to ceil(log2 n) at the root, of N (n - 1) / n bytes together; then n - 1 per rank, of N (n - 1) / n
- *     (slices are of whole 128 bytes, so the last ones may be shorter or empty)
+ *     (slices are whole lines of 128 bytes, so the last ones may be shorter or empty)
  *
  * Source: Barnett, Gupta, Payne, Shuler, van de Geijn, Watts, "Interprocessor collective communication library", 1994.
  */
 #include "comm/collective/collective.h"
 
-/* Slices v .. v + span - 1, counted from the root, come to rank v; it keeps its own and hands on the rest. */
+/* Rank v, counted from the root, receives slices v .. v + span - 1. It keeps its own and sends on the others. */
 static lks_status scatter(lks_group *group, const lksi_call *call, const lksi_block_layout *layout, int v) {
     int span = v == 0 ? 1 << lksi_log2(group->size) : v & -v;
     lksi_extent all = lksi_blocks(layout, v, (int)lksi_least((size_t)span, (size_t)(group->size - v)));

@@ -1,10 +1,10 @@
-/* broadcast, tree: whoever has the data passes it on, so that the number of those who have it doubles.
+/* broadcast, tree: every rank that has the data sends it on, so that the number of ranks that have it doubles.
  *
- *     0 ───────> 4          rank v, counted from the root, hears from v without its lowest set bit
+ *     0 ───────> 4          rank v, counted from the root, receives from v without its lowest set bit
  *     0 ──> 2    4 ──> 6    and sends to v + 2^k for every 2^k below that bit, the largest first
  *     0─>1  2─>3 4─>5  6─>7
  *
- *     steps: ceil(log2 n), the pieces of P = 256 KiB one behind the other
+ *     steps: ceil(log2 n). The pieces of P = 256 KiB follow each other through the tree
  *     messages: ceil(N / P), at least one, to each of up to ceil(log2 n) children; N bytes to each
  */
 #include "comm/collective/collective.h"

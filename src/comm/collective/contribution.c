@@ -1,4 +1,4 @@
-/* A rank's own part in a reduction. */
+/* A rank's own contribution to a reduction, and the combination of two partial results. */
 #include "comm/collective/collective.h"
 
 const void *lksi_contribution(const lksi_call *call, size_t first, size_t count, void *scratch) {

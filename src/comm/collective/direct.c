@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { TRIAL_PERIOD = 4096 }; /* calls, chunks, or rounds of them, from one choice to the next */
+enum { TRIAL_PERIOD = 4096 }; /* calls, chunks or rounds of chunks between two choices */
 
 uint64_t lksi_held(const lks_group *group) {
     uint64_t held = 0;
@@ -110,8 +110,9 @@ static void rest_agreement(lksi_agreement *agreement) {
     agreement->is_second = agreement->is_second_known;
 }
 
-/* The first calls find out whether chunks go through the caches or past them, which rests later while the place is
- * tried: what is held against what lies in place is the better of both. */
+/* The first calls only find out whether chunks go through the caches or past them (turns). That trial is suspended
+ * later while the place is tried, so that reading in place is compared with the better of the two. The put-off is the
+ * number of calls in which both ways of the first trial have had their chunks. */
 lksi_agreement *lksi_place_begin(lks_group *group, lksi_places *places, size_t nbytes) {
     size_t size = nbytes / LKSI_IN_PLACE_NBYTES;
     group->is_place_tried = false;
@@ -132,7 +133,7 @@ void lksi_place_end(lksi_agreement *place) {
     if (place != NULL) lksi_call_trial_end(&place->trial);
 }
 
-/* A round is a wide chunk, or as many others as make one. */
+/* A round is one wide chunk, or as many chunks of S as make up a wide one. Trials are timed per round. */
 size_t lksi_chunk_begin(const lks_group *group, lksi_rounds *rounds, size_t left_nbytes) {
     size_t chunk = lksi_chunk_nbytes(group), wide = group->control->wide_chunk_nbytes;
     if (rounds->left == 0 && wide > chunk && left_nbytes >= wide) {
@@ -154,7 +155,8 @@ static void end_chunk(lks_group *group, lksi_rounds *rounds, const lksi_chunk *c
     if (rounds->left == 0) lksi_call_trial_end(&rounds->wide.trial);
 }
 
-/* The first chunk is staged already. An area is staged in again two chunks later; by then all have met since. */
+/* `chunk`, the first chunk, is staged already. An area is written again two chunks later. By then all ranks have met
+ * since they read it. */
 static lks_status staged(lks_group *group, const lksi_call *call, const lksi_memory_way *way, lksi_chunk chunk,
                          lksi_reduction *sum) {
     bool is_wide_better = lksi_offer_of(group, 0).is_wide_better != 0;

@@ -1,4 +1,4 @@
-/* gather and gatherv, direct: the root reads every rank's block where it lies.
+/* gather and gatherv, direct: the root reads every rank's block directly from its memory.
  *
  *     rank 1 ──> line, staging area or symmetric buffer ──> root      blocks of N bytes, chunks of S
  *     rank 2 ──>                                        ──> root
@@ -10,7 +10,7 @@
  *     otherwise               each stages a chunk, the root     steps: ceil(N/S)  bytes: N written per rank, N (n - 1)
  *                             copies all while the next comes                     read by the root
  *
- * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
+ * Above 1 KiB all data is staged if that is faster (collective.h, lksi_place_begin).
  *
  * Over messages it is gather naive.
  */

@@ -1,4 +1,4 @@
-/* gather and gatherv, naive: all send to the root, which takes the blocks in rank order.
+/* gather and gatherv, naive: all ranks send to the root, which receives the blocks in rank order.
  *
  *     rank 1 ──> root          steps: n - 1, all at the root
  *     rank 2 ──> root          messages: 1 per rank but the root, of its block

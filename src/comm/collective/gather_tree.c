@@ -1,11 +1,12 @@
-/* gather and gatherv, tree: neighbours send first, then pairs, then fours; each sends all it has.
+/* gather and gatherv, tree: neighbours send first, then pairs, then groups of four. Each rank sends all blocks that it
+ * has.
  *
  *     0<─1  2<─3  4<─5  6<─7          rank v, counted from the root, sends to v without its lowest set bit 2^k
  *     0 <── 2     4 <── 6             the blocks of v .. v + 2^k - 1
  *     0 <──────── 4
  *
  *     steps: ceil(log2 n) per piece of P = 1 MiB / n of every block
- *     messages: ceil(longest block / P), at least one, per rank but the root, of all the blocks it stands for
+ *     messages: ceil(longest block / P), at least one, per rank but the root, of all the blocks that it handles
  */
 #include "comm/collective/tree_blocks.h"
 

@@ -1,4 +1,4 @@
-/* How buffers are cut into blocks, and blocks exchanged. */
+/* Cutting buffers into blocks, and exchanging blocks. */
 #include "comm/collective/collective.h"
 
 lksi_block_layout lksi_block_layout_of(const lks_group *group, const lksi_call *call) {

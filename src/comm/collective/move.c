@@ -1,16 +1,18 @@
-/* Blocks that go from ranks to ranks as they are, through memory: broadcast, gather, scatter, all_gather, all_to_all.
+/* Copies blocks between ranks unchanged, through memory: broadcast, gather, scatter, all_gather, all_to_all.
  *
  *     up to 1 KiB            source ─ copy ─> its line, or its annex ─ copy ─> readers       steps: 1
  *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
  *     one reader, 8 KiB *    source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
- *     otherwise, and where   source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
- *     that is quicker      (* 32 KiB where ranks share CPUs)
+ *     otherwise, and if      source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
+ *     that is faster       (* 32 KiB if ranks share CPUs)
  *
- * Whoever gives up to 1 KiB, or takes them from one rank, runs ahead of the others (exchange.c).
- * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all
- * (every other time that of their reader, where all give and take: collective.h, lksi_is_exchanged).
- * Which way is taken is decided by what is the same on all ranks: the sizes, the places in the exchanged lines, whether
- * each has a CPU, and rank 0's word of what is quicker.
+ * A rank that sends up to 1 KiB, or receives it from one rank only, runs ahead of the others (exchange.c). Personal
+ * blocks share the staging area of their source, with one slot per reader, so that every chunk has work for all
+ * readers. If all ranks both send and receive, the area of the reader is used instead in two of every four chunks
+ * (collective.h, lksi_is_exchanged).
+ *
+ * The choice depends only on values that are the same on all ranks: the sizes, the places in the exchanged lines,
+ * whether every rank has its own CPU, and rank 0's word on what is faster.
  */
 #include "base/cache.h"
 #include "comm/collective/collective.h"
@@ -37,7 +39,7 @@ static bool is_read(const mover *m, int rank) {
     return m->group->size > 1 && has_reader && is_among(m->move->sources, m->call, rank);
 }
 
-/* The block that goes from `source` to `reader`, as it lies in the source's `in`. */
+/* The block that goes from `source` to `reader`: its extent in the source's `in`. */
 static lksi_extent block_of(const mover *m, int source, int reader) {
     if (m->move->table != NULL) {
         lksi_block_layout row = {.counts = m->move->table + source * m->group->size, .each = m->layout.each};
@@ -47,7 +49,7 @@ static lksi_extent block_of(const mover *m, int source, int reader) {
     return (lksi_extent){0, lksi_blocks(&m->layout, source, 1).nbytes};
 }
 
-/* Where it comes to in the reader's `out`. */
+/* Where that block is written in this rank's `out`. */
 static unsigned char *target_of(const mover *m, int source) {
     return lksi_at(m->move->out, m->move->is_placed ? lksi_blocks(&m->out_layout, source, 1).begin : 0);
 }
@@ -57,7 +59,7 @@ static lksi_extent piece_of(const mover *m, lksi_extent block, size_t first) {
     return (lksi_extent){block.begin + begin, lksi_least(block.nbytes - begin, m->slot_nbytes)};
 }
 
-/* What all ranks read and write together. */
+/* Bytes that all ranks together read and write. */
 static size_t together_nbytes(const mover *m) {
     size_t n = (size_t)m->group->size, n_sources = m->move->sources == LKSI_ROOT ? 1 : n;
     size_t n_readers = m->move->readers == LKSI_ROOT ? 1 : n;
@@ -75,15 +77,15 @@ static void keep_own(const mover *m) {
     bring(m, target_of(m, rank), lksi_at(m->move->in, own.begin), own.nbytes);
 }
 
-/* --- in the lines, and beside them --- */
+/* --- in the lines and annexes --- */
 
-/* Whether this rank reads from another. */
+/* Whether this rank reads from another rank. */
 static bool needs_others(const mover *m) {
     if (!is_among(m->move->readers, m->call, m->group->rank)) return false;
     return m->move->sources == LKSI_EVERYONE || m->call->root != m->group->rank;
 }
 
-/* `most_nbytes`: that any rank shows. */
+/* `most_nbytes`: the most that any rank publishes. */
 static lks_status by_lines(const mover *m, size_t most_nbytes) {
     lks_group *group = m->group;
     int rank = group->rank;
@@ -107,14 +109,14 @@ static lks_status by_lines(const mover *m, size_t most_nbytes) {
 
 /* --- in place --- */
 
-/* What a rank's line carries besides the place. */
+/* What a rank's line carries in addition to the place. */
 typedef struct offer {
     uint64_t held;           /* lksi_held */
-    uint64_t address;        /* of `in` in the rank's own memory */
-    bool may_peek;           /* it can read the others' memory */
-    bool is_peekable;        /* its `in` stays as it is meanwhile */
-    bool is_staged;          /* its first chunk */
-    bool is_in_place_better; /* rank 0's word */
+    uint64_t address;        /* of `in`, in the rank's own address space */
+    bool may_peek;           /* this rank can read the others' memory */
+    bool is_peekable;        /* `in` does not change during the call */
+    bool is_staged;          /* the first chunk is staged already */
+    bool is_in_place_better; /* only rank 0's counts */
 } offer;
 _Static_assert(sizeof(offer) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
 
@@ -143,7 +145,7 @@ static lks_status from_symmetric(const mover *m) {
     }
     keep_own(m);
     group->progress.done_nbytes = m->longest;
-    return lksi_meet_having_read(group); /* then sources may change their buffers */
+    return lksi_meet_having_read(group); /* afterwards the sources may change their buffers */
 }
 
 /* --- ordinary buffers of other processes --- */
@@ -155,14 +157,15 @@ static lksi_move_trials *trials_of(const mover *m) {
                                              : group->of_all)[m->move->is_personal];
 }
 
-/* The kernel is called and has page tables to walk, and a barrier closes the call, so it must save one copy of two:
- * what several ranks read is staged once for all of them, and comes out of a cache. */
+/* Reading another process's memory calls the kernel, which walks page tables, and needs a barrier at the end. It pays
+ * only if it saves one of two copies. What several ranks read is staged only once for all of them and comes from a
+ * cache. */
 static bool may_save_a_copy(const mover *m) {
     size_t least_nbytes = lksi_has_each_a_cpu(m->group) ? PEEKED_NBYTES : PEEKED_UNTRIED_NBYTES;
     return m->longest >= least_nbytes && (m->move->is_personal || m->group->size == 2);
 }
 
-/* All ranks see the same lines. Where one cannot read the others, none tries again. */
+/* All ranks see the same lines, so they agree. If one rank cannot read the others' memory, no rank tries again. */
 static bool are_peekable(const mover *m) {
     bool may_all = true, are_all = true;
     for (int rank = 0; rank < m->group->size; rank++) {
@@ -174,7 +177,7 @@ static bool are_peekable(const mover *m) {
     return may_all && are_all;
 }
 
-/* Tells whether everybody could read everything. */
+/* Sets *is_done to whether every rank could read everything. */
 static lks_status from_ordinary(const mover *m, bool *is_done) {
     lks_group *group = m->group;
     int rank = group->rank;
@@ -194,7 +197,7 @@ static lks_status from_ordinary(const mover *m, bool *is_done) {
 
 /* --- staged --- */
 
-/* Of a chunk from `source` to `reader`, or to all readers. */
+/* The slot through which a chunk goes from `source` to `reader`, or to all readers. */
 static unsigned char *slot_for(const mover *m, int source, int reader) {
     bool are_pairs = m->move->sources == LKSI_EVERYONE && m->move->readers == LKSI_EVERYONE &&
                      (m->move->is_personal || m->group->size == 2);
@@ -204,7 +207,8 @@ static unsigned char *slot_for(const mover *m, int source, int reader) {
     return lksi_area(m->group, owner) + slot * m->slot_nbytes + place;
 }
 
-/* Whoever gives waits in every chunk for those who read the one before, and so sees what its way costs them. */
+/* Only a rank that others read from is timed. In every chunk it waits for the readers of the chunk before, so it sees
+ * what its way costs them. */
 static lksi_turn begin_turn(const mover *m, size_t first) {
     size_t nbytes = lksi_least(m->longest - first, m->slot_nbytes);
     if (!is_read(m, m->group->rank)) return (lksi_turn){0};
@@ -219,7 +223,7 @@ static lksi_turn stage(const mover *m, size_t first) {
         int reader = lksi_rotate(m->group, rank, distance);
         lksi_extent piece = piece_of(m, block_of(m, rank, reader), first);
         lksi_turn_put(&turn, slot_for(m, rank, reader), lksi_at(m->move->in, piece.begin), piece.nbytes);
-        if (!m->move->is_personal) break; /* one for all */
+        if (!m->move->is_personal) break; /* all readers read the same piece */
     }
     if (lksi_turn_is_past_caches(&turn)) lksi_written_past_caches();
     return turn;
@@ -235,7 +239,7 @@ static void take(const mover *m, size_t first) {
     }
 }
 
-/* The first piece is staged already, and `turn` its turn. */
+/* The first piece is staged already, in the turn `turn`. */
 static lks_status staged(const mover *m, lksi_turn turn) {
     for (size_t first = 0; first < m->longest; first += m->slot_nbytes) {
         if (first > 0) {
@@ -251,12 +255,12 @@ static lks_status staged(const mover *m, lksi_turn turn) {
     return LKS_OK;
 }
 
-/* Whether this rank overwrites what others read from it. */
+/* Whether this rank's `out` overwrites the input that others read. */
 static bool is_overwritten(const mover *m) {
     return m->move->is_personal && m->move->is_placed && m->move->in == m->move->out;
 }
 
-/* The place of what others read from this rank; none where it is small, or overwritten meanwhile. */
+/* The place of the input that others read from this rank. 0 if the input is small or overwritten during the call. */
 static uint64_t place_of(const mover *m) {
     const lksi_move *move = m->move;
     if (!is_read(m, m->group->rank) || m->longest <= LKSI_ANNEX_NBYTES || is_overwritten(m)) return 0;
@@ -264,7 +268,7 @@ static uint64_t place_of(const mover *m) {
                          move->is_personal ? m->layout.total : block_of(m, m->group->rank, m->group->rank).nbytes);
 }
 
-/* The first chunk is staged before the lines are shown, unless it will probably be read in place. */
+/* The first chunk is staged before the lines are published, unless the data will probably be read in place. */
 static lks_status by_memory(const mover *m, lksi_agreement *place_of_call) {
     lks_group *group = m->group;
     bool is_in_place = lksi_is_in_place(place_of_call);
@@ -296,7 +300,7 @@ static lks_status by_memory(const mover *m, lksi_agreement *place_of_call) {
     return staged(m, turn);
 }
 
-/* Of the table: the longest block, and the most that any rank gives, in bytes. */
+/* From the table: m->longest is the longest block, *most_nbytes the most that any rank sends. */
 static void measure(mover *m, size_t *most_nbytes) {
     size_t n = (size_t)m->group->size, each = m->layout.each;
     for (size_t source = 0; source < n; source++) {

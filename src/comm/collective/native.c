@@ -1,15 +1,17 @@
-/* native: the collectives of MPI itself, where it runs in all ranks (started by mpirun, or transport mpi).
+/* native: MPI's own collectives, if all ranks run under MPI (mpirun or transport mpi).
  *
  *     all ranks ── compare the call ──> MPI_Ibcast, MPI_Iallreduce, ... ── MPI_Test under the deadline ──> done
  *
- *     steps, messages: those of the barrier called dissemination between hosts (on one host none), then MPI's own,
- * which lks_group_counters does not know
+ *     steps, messages: between hosts those of the dissemination barrier, on one host none. MPI's own messages follow.
+ *     lks_group_counters does not count those
  *
- * Only by name. MPI adds floats in an order of its own, the same on repetition; D1 and D2 hold as far as the MPI goes.
- * Reductions that are not offered: of f16 and bf16, which MPI does not know; min and max of floats, of which it does
- * not say what they do with NaN; those of 8 bits, which libraries get wrong (Open MPI 4.1.4 adds them with saturation,
- * and MPICH 4.0.2 compares u8 as if it were signed). After an error MPI may still write to the buffers of the call:
- * they are to be kept.
+ * Used only when named. MPI adds floats in its own order, which is the same on repetition. D0 and D1 of
+ * docs/determinism.md hold as far as MPI guarantees them.
+ *
+ * Three kinds of reductions are not offered. MPI has no f16 and bf16. It does not define min and max of floats for NaN.
+ * MPI libraries are wrong for 8 bits: Open MPI 4.1.4 adds them with saturation, and MPICH 4.0.2 compares u8 as signed.
+ *
+ * After an error MPI may still write to the buffers of the call, so they must not be freed.
  */
 #include "comm/collective/native.h"
 #include "comm/collective/collective.h"
@@ -19,7 +21,7 @@
 #include <limits.h>
 #include <string.h>
 
-enum { REDUCED_NBYTES = 4 << 20 /* of a reduction at once: what is scaled or misaligned is copied first */ };
+enum { REDUCED_NBYTES = 4 << 20 /* the most that is reduced at once; scaled or misaligned input is copied first */ };
 
 size_t lksi_native_most = INT_MAX;
 
@@ -27,17 +29,17 @@ const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) 
     bool is_float = call->type == LKS_F32 || call->type == LKS_F64;
     if (!group->world->is_mpi) return "MPI does not run in these ranks: start them by mpirun, or srun --mpi";
     if (!lksi_mpi_facts_get()->is_multiple) return "this MPI has no MPI_THREAD_MULTIPLE, which communicators need";
-    bool has_own = call->operation->has_own_counts; /* ranks could not agree on that before the call */
+    bool has_own = call->operation->has_own_counts; /* ranks could not agree on a limit before the call */
     if (call->counts != NULL && !has_own && call->count > lksi_native_most)
-        return "the counts together are over what MPI can take";
+        return "the sum of the counts exceeds what MPI can take";
     if (!call->operation->is_reduction) return NULL;
     if (call->type == LKS_F16 || call->type == LKS_BF16) return "MPI has no reductions of f16 and bf16";
-    if (call->type == LKS_I8 || call->type == LKS_U8) return "MPI libraries are not to be trusted with 8 bits";
+    if (call->type == LKS_I8 || call->type == LKS_U8) return "MPI libraries reduce 8-bit integers incorrectly";
     if (is_float && (call->op == LKS_MIN || call->op == LKS_MAX)) return "MPI's min and max of floats may lose a NaN";
     return NULL;
 }
 
-/* On one host the call has been compared already. */
+/* Compares the call between hosts and fills in *c. On one host the call has been compared already. */
 static lks_status agree(lks_group *group, const lksi_call *call, lksi_mpi_collective *c) {
     if (!lksi_is_on_one_host(group)) LKS_TRY(lksi_barrier_dissemination(group, call));
     *c = (lksi_mpi_collective){.kind = (lksi_mpi_kind)call->algorithm->mpi_kind,
@@ -48,7 +50,7 @@ static lks_status agree(lks_group *group, const lksi_call *call, lksi_mpi_collec
     return lksi_mpi_communicator_of(group, call, &c->communicator);
 }
 
-/* Scratch memory of a call that failed is MPI's, like the caller's buffers. */
+/* After a failure MPI may still use the scratch memory, so the group gives it up without freeing it. */
 static lks_status run(lks_group *group, const lksi_call *call, const lksi_mpi_collective *c) {
     lks_status status = lksi_mpi_run(group, c, call->operation->name);
     if (status == LKS_OK) return LKS_OK;
@@ -78,8 +80,8 @@ lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call) {
 
 /* --- reductions --- */
 
-/* Elements [first, first + count): what is ready to be read or written is used where it lies. `out` is NULL where this
- * rank gets nothing. */
+/* Reduces elements [first, first + count). Buffers that need no conversion are used in place. `out` is NULL if this
+ * rank gets no result. */
 static lks_status reduce_part(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, size_t first,
                               size_t count) {
     size_t each = lksi_type_nbytes(call->type);
@@ -109,8 +111,8 @@ lks_status lksi_native_reduce(lks_group *group, const lksi_call *call) {
     return LKS_OK;
 }
 
-/* Elements [first, first + count) of every block, gathered in scratch memory: MPI knows no gaps here, and in place
- * means another thing to it. */
+/* Reduces elements [first, first + count) of every block. They are packed in scratch memory, because MPI accepts no
+ * gaps between blocks and defines in-place differently. */
 static lks_status scatter_part(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, size_t first,
                                size_t count) {
     size_t each = lksi_type_nbytes(call->type), n = (size_t)group->size, nbytes = count * each;
@@ -137,9 +139,9 @@ lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call) {
     return LKS_OK;
 }
 
-/* --- blocks that go as they are --- */
+/* --- blocks that are copied unchanged --- */
 
-/* Whether this rank's own block lies where it belongs. */
+/* Whether this rank's own block is already at its destination. */
 static bool is_in_place(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
     lksi_block_layout layout = lksi_block_layout_of(group, call);
@@ -149,7 +151,8 @@ static bool is_in_place(const lks_group *group, const lksi_call *call) {
     return operation->is_out_blocked ? call->in == lksi_at(call->out, begin) : call->out == lksi_at(call->in, begin);
 }
 
-/* As MPI says it. A buffer without elements may be NULL to us, which would be another thing to the module. */
+/* Sets c->in and c->out. NULL means MPI_IN_PLACE to the module, so a NULL buffer without elements is replaced by
+ * `nothing`. */
 static void place(const lks_group *group, const lksi_call *call, size_t first_nbytes, lksi_mpi_collective *c) {
     static unsigned char nothing[8];
     bool is_scatter = call->operation->is_in_blocked && !call->operation->is_out_blocked;
@@ -162,7 +165,8 @@ static void place(const lks_group *group, const lksi_call *call, size_t first_nb
         c->in = NULL;
 }
 
-/* Where blocks are longer than MPI counts, part after part of each; parts of one block have gaps between them. */
+/* If blocks have more elements than an MPI count can express, they are sent in parts. The parts of different blocks
+ * then have gaps between them. */
 lks_status lksi_native_blocks(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
     size_t each = lksi_type_nbytes(call->type);
@@ -180,7 +184,7 @@ lks_status lksi_native_blocks(lks_group *group, const lksi_call *call) {
     return LKS_OK;
 }
 
-/* Where blocks of these lengths begin, as MPI counts. */
+/* Converts the lengths of the blocks to MPI's ints and computes their offsets. */
 static void lay_out(const size_t *counts, size_t n, int *lengths, int *begins) {
     int begin = 0;
     for (size_t rank = 0; rank < n; rank++) {
@@ -202,9 +206,10 @@ lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call) {
     return run(group, call, &c);
 }
 
-/* What each rank tells each other of all_to_allv: MPI does not say whether counts agree, and takes no more than this.
+/* What each rank sends to each other rank before an all_to_allv, because MPI does not check whether counts agree.
+ * is_too_long: the sender's counts exceed what MPI accepts, so all ranks fall back to pairwise.
  */
-typedef struct told { /* two i64 */
+typedef struct told { /* sent as two i64 */
     size_t count, is_too_long;
 } told;
 
@@ -220,8 +225,8 @@ static lks_status tell_counts(lks_group *group, const lksi_call *call, const lks
     return run(group, call, &tell);
 }
 
-/* Buffers without elements are the module's own, each another one: some MPI takes two that are the same for
- * MPI_IN_PLACE (Open MPI 4.1.4). */
+/* A buffer without elements is replaced by `no_input` or `no_output`. They are distinct, because Open MPI 4.1.4 treats
+ * equal buffers as MPI_IN_PLACE. */
 lks_status lksi_native_all_to_allv(lks_group *group, const lksi_call *call) {
     static unsigned char no_input[8], no_output[8];
     lksi_mpi_collective c;

@@ -13,7 +13,7 @@
         .name = "direct", .run = lksi_##function, .cost = lksi_##function##_cost, .is_segment = true,                  \
         .run_remote = lksi_##function##_remote                                                                         \
     }
-/* Over messages the same as another algorithm. */
+/* For operations whose `direct` over messages is another algorithm. */
 #define DIRECT_OVER(function, remote)                                                                                  \
     {                                                                                                                  \
         .name = "direct", .run = lksi_##function, .cost = lksi_##remote##_cost, .is_segment = true,                    \
@@ -157,7 +157,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                                     MESSAGES("pairwise", all_to_all_pairwise), NATIVE(all_to_allv, ALL_TO_ALLV)}},
 };
 
-/* --- looking into the table --- */
+/* --- lookup --- */
 
 const lksi_operation *lksi_operation_at(int index) {
     return index >= 0 && index < N_OPERATIONS ? &operations[index] : NULL;
@@ -177,7 +177,8 @@ const char *lksi_operation_algorithm(const lksi_operation *operation, int index)
 
 /* --- the operations --- */
 
-/* Every field is named: gcc clears a structure with gaps by `rep stos` first, a tenth of a small call's time. */
+/* Every field is initialized explicitly. Otherwise gcc clears the structure with `rep stos` first, which takes a tenth
+ * of the time of a small call. */
 _Static_assert(sizeof(lksi_call) == 128, "CALL names every field of lksi_call: a new one, too");
 #define CALL(which, in_, out_, count_, counts_, type_, op_, root_)                                                     \
     {                                                                                                                  \

@@ -1,7 +1,8 @@
-/* Messages as users send them: refuse what is wrong, count the call, hand it to the engine of segment/message.c. */
+/* The public point-to-point functions. They check the arguments, count the call and pass it to the engine in
+ * segment/message.c. */
 #include "comm/work.h"
 
-/* `peer` may be LKS_ANY_SOURCE for those who receive. */
+/* For a receive, `peer` may be LKS_ANY_SOURCE. */
 static lks_status check_message(const lks_group *group, const char *name, const void *data, size_t count, lks_type type,
                                 int peer, int tag, bool is_send) {
     size_t each = lksi_type_nbytes(type);
@@ -17,7 +18,7 @@ static lks_status check_message(const lks_group *group, const char *name, const 
     return LKS_OK;
 }
 
-/* Leaves error_text and started_ns as they are. */
+/* Does not set error_text and started_ns. */
 static void fill_in(lks_group *group, lksi_transfer *transfer, const char *name, const void *data, size_t count,
                     lks_type type, int peer, int tag) {
     transfer->name = name;
@@ -66,12 +67,12 @@ lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, i
     fill_in(group, &send, "sendrecv", sent, sent_count, type, to, sent_tag);
     send.sequence = receive.sequence;
     send.is_blocking = receive.is_blocking = true;
-    group->counters.n_point_to_point--; /* one call */
+    group->counters.n_point_to_point--; /* it counts as one call */
     LKS_TRY(lksi_transfer_start(group, &receive, false));
     LKS_TRY(lksi_transfer_start(group, &send, true));
     if (is_to_self(group, &send)) LKS_TRY(lksi_transfer_let_go(group, &send));
     LKS_TRY(lksi_transfer_wait(group, &receive));
-    send.started_ns = group->user_progress.started_ns; /* one deadline for both */
+    send.started_ns = group->user_progress.started_ns; /* both share one deadline */
     return lksi_transfer_wait(group, &send);
 }
 

@@ -1,14 +1,14 @@
-/* reduce, direct: the root reads all inputs where they lie and adds them in canonical order.
+/* reduce, direct: the root reads the inputs directly from the other ranks' memory and adds them in canonical order.
  *
  *     up to 1 KiB of accumulators: the lines of the first exchange carry them             steps: 1
  *
  *     ordinary buffers      each rank stages a chunk (S or wide), the root reduces         steps: 1 per chunk
  *                           all while the next chunk comes
- *     symmetric inputs      the root reduces from where they lie                           steps: 2
+ *     symmetric inputs      the root reduces them in place                                 steps: 2
  *     symmetric result too  slice r of all inputs ─ reduce on rank r ─> slice r of the     steps: 2
  *                           root's result                            bytes per rank: N read, N / n written
  *
- * Where that is quicker, symmetric data is staged, too (collective.h, lksi_place_begin).
+ * Symmetric data is staged too if that is faster (collective.h, lksi_place_begin).
  *
  * Over messages: slice j goes to rank j, which adds all inputs and sends the result to the root.
  *
@@ -39,8 +39,8 @@ static unsigned char *slot_of(const lks_group *group, const lksi_call *call, int
     return lksi_area(group, rank) + lksi_place_in_slot(group, lksi_chunk_nbytes(group), call->nbytes);
 }
 
-/* The root reads its own input where it lies, if the loops can. Whoever gives meets the root in each chunk, so that it
- * sees what its way costs the root. */
+/* The root reads its own input in place if it is aligned. The other ranks meet the root in every chunk, so they see
+ * what their way costs the root. */
 static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin) {
     size_t nbytes = lksi_chunk_begin(group, &group->reduce_rounds, call->nbytes - begin);
     bool is_wide = nbytes > lksi_chunk_nbytes(group);

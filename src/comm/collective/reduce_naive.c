@@ -1,17 +1,17 @@
-/* reduce, naive: all send to the root, which combines in canonical order.
+/* reduce, naive: all ranks send to the root, which combines in canonical order.
  *
  *     rank 1 ──> root             steps: n - 1 per piece of P = 32 KiB, all at the root
  *     rank 2 ──> root             messages: ceil(A / P), at least one, per rank but the root, A bytes together
  *     rank 3 ──> root
  *
- * Contributions are scaled and rounded to the accumulator type before they travel, so the bits are those of any other
- * algorithm.
+ * Contributions are scaled and rounded to the accumulator type before they are sent, so the bits are the same as with
+ * any other algorithm.
  */
 #include "comm/collective/collective.h"
 
 enum { PIECE_NBYTES = 32 * 1024 };
 
-/* One piece of every rank, in its place of group->inputs, combined. */
+/* Combines one piece of every rank. group->inputs[r] points to the piece of rank r. */
 static lks_status combine_piece(lks_group *group, const lksi_call *call, size_t first, size_t count, void *out) {
     lks_type wide = lksi_accumulator_type(call->type);
     for (int rank = 0; rank < group->size; rank++) {

@@ -1,4 +1,5 @@
-/* reduce_scatter, direct: rank r reads block r of all inputs where they lie and adds them in canonical order.
+/* reduce_scatter, direct: rank r reads block r of all inputs directly from the other ranks' memory and adds them in
+ * canonical order.
  *
  *     1 KiB of accumulators in all: the lines of the first exchange carry them            steps: 1
  *
@@ -7,8 +8,8 @@
  *     ordinary buffers      each rank stages a piece of every block in a slot each, rank  steps: ceil(N n / S)
  *                           r reduces slot r of all     bytes per rank: N n written and read
  *
- * Where that is quicker, symmetric inputs are staged, too. What two ranks stage for each other changes places
- * (collective.h, lksi_place_begin, lksi_is_exchanged).
+ * Symmetric inputs are staged too if that is faster (collective.h, lksi_place_begin). Each pair of ranks
+ * swaps its slots every two chunks (lksi_is_exchanged).
  *
  * Over messages: block j goes to rank j, which adds all inputs.
  *
@@ -35,7 +36,7 @@ static unsigned char *slot_for(const lks_group *group, int source, int reader) {
     return lksi_area(group, owner) + (size_t)lksi_rotate(group, other, -owner) * slot_nbytes(group);
 }
 
-/* A rank reads its own block where it lies, if the loops can. */
+/* A rank reads its own block in place if it is aligned. */
 static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin) {
     size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group)), all_nbytes = nbytes * (size_t)group->size;
     lksi_trial *trial = &group->scatter_turns[all_nbytes > LKSI_TURN_MIDDLE_NBYTES];
@@ -63,7 +64,7 @@ lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
         return lksi_reduce_small(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
                                  call->out);
     lksi_agreement *place = lksi_place_begin(group, &group->scatter_places, call->nbytes);
-    lksi_rounds none = {0}; /* its chunks are never wide */
+    lksi_rounds none = {0}; /* chunks are never wide here */
     lksi_memory_way way = {on_symmetric, stage, take, .rounds = &none, .agreement = place};
     if (lksi_is_in_place(place) && call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type))
         way.place = lksi_place_of(group, call->in, n * call->nbytes);
@@ -74,7 +75,7 @@ lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
 
 /* --- over messages --- */
 
-/* Rank j's input in place j of the received blocks. */
+/* The input of rank j is received at place j. */
 lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, const lksi_window *window, void *place,
                                      void **own) {
     lks_type wide = lksi_accumulator_type(call->type);

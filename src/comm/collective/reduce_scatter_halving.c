@@ -1,16 +1,17 @@
-/* reduce_scatter, halving: in every round a rank hands half of the blocks that it still has to its partner, at distance
- * 1, then 2, then 4, and keeps those whose number ends like its own.
+/* reduce_scatter, halving: in every round a rank sends half of its remaining blocks to its partner, at distance 1, then
+ * 2, then 4. It keeps the blocks whose number has the same low bits as its own rank.
  *
- *     0<─>1   2<─>3          round 0: even blocks one way, odd blocks the other, packed into one message
- *     0<───>2 1<───>3        round 1: of these, those whose second bit is that of the other
+ *     0<─>1   2<─>3          round 0: even blocks to the even rank, odd blocks to the odd rank, in one message
+ *     0<───>2 1<───>3        round 1: of these, the blocks whose second bit is that of the receiver
  *
- * Ranks past a power of two do the same among themselves, and are combined with the others last, as in the canonical
- * tree. In general, a part of the ranks low .. low + m - 1 has combined block j at one of its ranks, owner(low, m, j):
- * rank j where it is one of them, else low + (j - low) mod p, p the largest power of two up to m. When two parts meet,
- * the owners of block j in both are known, one of them is its owner in the whole, and the other sends.
+ * Ranks past the largest power of two do the same among themselves. Their result is combined with that of the others
+ * last, as in the canonical tree. In general: the ranks low .. low + m - 1 form a part, which combines block j at its
+ * rank owner(low, m, j). That is rank j if it belongs to the part, else low + (j - low) mod p, where p is the largest
+ * power of two <= m. When two parts are merged, the owner of block j in the whole is its owner in one of the parts. Its
+ * owner in the other part sends to it.
  *
- *     steps: log2 n per piece of W = 1 MiB / n of accumulators of every block, where n is a power of two
- *     messages: per piece (at least one) and partner one, of all the blocks that go to it. Where n is a power of two:
+ *     steps: log2 n per piece of W = 1 MiB / n of accumulators of every block if n is a power of two
+ *     messages: one per piece (at least one) and partner, with all blocks for that partner. If n is a power of two:
  *     log2 n per rank, together n - 1 blocks of accumulators
  */
 #include "comm/collective/collective.h"
@@ -19,7 +20,7 @@ typedef struct halving {
     lks_group *group;
     const lksi_call *call;
     const lksi_window *window;
-    unsigned char *sums, *sent, *received; /* a place for every block in each */
+    unsigned char *sums, *sent, *received; /* each with room for every block */
     size_t wide_each, room;                /* of one block */
 } halving;
 
@@ -33,7 +34,7 @@ typedef struct part {
     int low, m;
 } part;
 
-/* Whether block `block` goes from rank `from` of one part to rank `to` of the other. */
+/* Whether block `block` goes from rank `from` of the source part to rank `to` of the target part. */
 static bool goes(part whole, part source, part target, int block, int from, int to) {
     return owner(source.low, source.m, block) == from && owner(target.low, target.m, block) == to &&
            owner(whole.low, whole.m, block) == to;
@@ -42,7 +43,7 @@ static bool goes(part whole, part source, part target, int block, int from, int 
 static unsigned char *sum_of(const halving *h, int block) { return h->sums + (size_t)block * h->room; }
 static size_t nbytes_of(const halving *h, int block) { return lksi_window_count(h->window, block) * h->wide_each; }
 
-/* What goes to `peer` is packed, what comes from it combined. */
+/* Packs and sends the blocks for `peer`, and combines the blocks received from it. */
 static lks_status meet_peer(const halving *h, part whole, part mine, part theirs, int peer) {
     int rank = h->group->rank, n_sent = 0, n_received = 0;
     size_t n_sent_nbytes = 0, n_received_nbytes = 0;
@@ -72,8 +73,8 @@ static lks_status meet_peer(const halving *h, part whole, part mine, part theirs
     return LKS_OK;
 }
 
-/* Combines the blocks of ranks low .. low + m - 1, of which this is one, each at its owner. Both parts go through each
- * other's ranks in rank order, so some pair can always go on: the lowest of those that are left. */
+/* Combines the blocks of ranks low .. low + m - 1, each at its owner. The calling rank is one of them. Deadlock-free:
+ * each rank visits the ranks of the other part in rank order, so the lowest pair that is left can always proceed. */
 static lks_status climb(const halving *h, int low, int m) {
     if (m == 1) return LKS_OK;
     int half = lksi_split(m);

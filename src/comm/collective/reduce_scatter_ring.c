@@ -1,13 +1,13 @@
-/* reduce_scatter, ring: block j sets out from rank j + 1, and every rank on the way to j adds its contribution.
+/* reduce_scatter, ring: block j starts at rank j + 1, and every rank on the way to j adds its contribution.
  *
- *     block 0   1 ──> 2 ──> 3 ──> 0          all blocks at once, each rank passing on one and receiving another
+ *     block 0   1 ──> 2 ──> 3 ──> 0          all blocks at once: each rank sends one and receives another
  *     block 1   2 ──> 3 ──> 0 ──> 1
  *
  *     steps: n - 1 per piece of W = 1 MiB / n of accumulators of every block
  *     messages: n - 1 per rank and piece (at least one), each of a block's piece: A (n - 1) bytes, A of a block
  *
- * Order: ((x[j+1] + x[j+2]) + ...) + x[j], which is another for every block: for floats not the canonical one, and
- * documented so; the same bits on repetition. Integers, min and max are exact.
+ * Order: ((x[j+1] + x[j+2]) + ...) + x[j]. It differs between blocks, and for floats it is not the canonical one. The
+ * bits are the same on repetition. Integers, min and max are exact.
  */
 #include "comm/collective/collective.h"
 

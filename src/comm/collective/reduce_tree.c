@@ -1,11 +1,11 @@
-/* reduce, tree: up the canonical tree. A node's result is at the root where the root is one of its ranks, else at its
- * first rank; so the result ends at the root, whichever it is, without a message more.
+/* reduce, tree: up the canonical tree. The result of a node is at the root if the root is one of its ranks, else at its
+ * first rank. So the result ends at the root, whichever rank that is, without an additional message.
  *
  *     0<─1   2<─3   4─>5   6<─7          root 5: the arrows bend towards it, the operands keep their order:
  *     0<─────2      5<─────6             op(lower ranks, higher ranks)
  *     0────────────>5
  *
- *     steps: ceil(log2 n), the pieces of P = 256 KiB of accumulators one behind the other
+ *     steps: ceil(log2 n). The pieces of P = 256 KiB of accumulators follow each other through the tree
  *     messages: ceil(A / P), at least one, from every rank but the root, A bytes together
  */
 #include "comm/collective/collective.h"
@@ -14,14 +14,14 @@ typedef struct climber {
     lks_group *group;
     const lksi_call *call;
     int root;
-    size_t first, count, nbytes; /* the piece: elements, and bytes of accumulators */
-    unsigned char *sum, *other;  /* scratch */
-    const void *partial;         /* what this rank has so far: `sum`, or its own `in` */
+    size_t first, count, nbytes; /* the piece: elements, bytes of accumulators */
+    unsigned char *sum, *other;  /* scratch memory */
+    const void *partial;         /* this rank's partial result: `sum`, or its own `in` */
 } climber;
 
 static int owner(const climber *c, int low, int n) { return c->root >= low && c->root < low + n ? c->root : low; }
 
-/* Combines the contributions of ranks low .. low + n - 1, of which this is one, at their owner. */
+/* Combines the contributions of ranks low .. low + n - 1 at their owner. The calling rank is one of them. */
 static lks_status climb(climber *c, int low, int n) {
     int rank = c->group->rank;
     if (n == 1) {

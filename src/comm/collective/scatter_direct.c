@@ -1,4 +1,4 @@
-/* scatter and scatterv, direct: every rank reads its block from the root's memory.
+/* scatter and scatterv, direct: every rank reads its block directly from the root's memory.
  *
  *     root ──> line, staging area or symmetric buffer ──> rank 1      blocks of N bytes
  *                                                     ──> rank 2
@@ -11,7 +11,7 @@
  *                             block, each rank copies its own      bytes: N (n - 1) written by the root,
  *                                                                         N read per rank
  *
- * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
+ * Above 1 KiB all data is staged if that is faster (collective.h, lksi_place_begin).
  *
  * Over messages it is scatter naive.
  */

@@ -1,11 +1,12 @@
-/* scatter and scatterv, tree: the root hands half of the blocks to one rank, and both go on with what they have.
+/* scatter and scatterv, tree: the root sends half of the blocks to another rank, and both repeat this with the blocks
+ * that they have.
  *
- *     0 ────────> 4          rank v, counted from the root, hears from v without its lowest set bit 2^k
+ *     0 ────────> 4          rank v, counted from the root, receives from v without its lowest set bit 2^k
  *     0 ──> 2     4 ──> 6    the blocks of v .. v + 2^k - 1
  *     0─>1  2─>3  4─>5  6─>7
  *
  *     steps: ceil(log2 n) per piece of P = 1 MiB / n of every block
- *     messages: ceil(longest block / P), at least one, to every child, of all the blocks that it stands for
+ *     messages: ceil(longest block / P), at least one, to every child, of all the blocks that it handles
  */
 #include "comm/collective/tree_blocks.h"
 

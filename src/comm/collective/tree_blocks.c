@@ -1,4 +1,4 @@
-/* Who stands for whom, and how long pieces are, in the tree of gather and scatter. */
+/* The tree of gather and scatter: which blocks a rank handles, and the size of the pieces. */
 #include "comm/collective/tree_blocks.h"
 
 lks_status lksi_tree_blocks_start(lks_group *group, const lksi_call *call, int root, lksi_tree_blocks *tree) {

@@ -1,4 +1,5 @@
-/* two_level: where a group spans hosts, inside each host through its memory, between the hosts by their first ranks.
+/* two_level, for groups that span hosts: the ranks of a host communicate through its memory, and the first ranks of the
+ * hosts communicate between hosts.
  *
  *     host a   0 1 2 3 ─ inner reduce ─> 0 ─┐                    ┌─> 0 ─ inner broadcast ─> 0 1 2 3
  *                                           ├─ outer all_reduce ─┤
@@ -10,13 +11,14 @@
  *     all_gather   inner gather, outer all_gatherv, inner broadcast
  *     barrier      inner, outer, inner
  *
- * Between hosts every byte of a result travels as often as there are hosts, not ranks. Messages, steps and bytes are
- * those of the operations it is made of. Partial results travel as accumulators, and avg divides at the end, so hosts
- * that hold contiguous, equal, power-of-two blocks of ranks keep the canonical order: a host is a node of the tree.
+ * Between hosts every byte of a result is sent once per host and not once per rank. Steps, messages and bytes are those
+ * of the operations that it consists of. Partial results are sent as accumulators, and avg divides at the end. So the
+ * canonical order is kept if the hosts hold contiguous, equal, power-of-two blocks of ranks: each host is then a node
+ * of the tree.
  */
 #include "comm/collective/collective.h"
 
-/* --- where it applies --- */
+/* --- where it can be used --- */
 
 static bool are_hosts_contiguous(const lks_group *group) {
     for (int rank = 1; rank < group->size; rank++)
@@ -44,23 +46,25 @@ const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *cal
     return NULL;
 }
 
-/* --- the groups it is made of --- */
+/* --- the inner and outer group --- */
 
-/* All of them together have the call's deadline, and whoever waits in one of them hears what is said of the call. */
+/* Begins the call. Its deadline covers the calls on the inner and outer group together. While group->divided is set, a
+ * rank that waits in one of them also receives notices about the call itself. */
 static lks_collective_options divide(lks_group *group, const lksi_call *call) {
     group->divided = call;
     if (group->progress.started_ns == 0) group->progress.started_ns = lksi_running_ns();
     return (lks_collective_options){.timeout_ms = call->timeout_ms};
 }
 
-/* The rank in `inner` of a rank of this host. */
+/* The rank in `inner` of `rank`, which is on this host. */
 static int inner_rank(const lks_group *group, int rank) {
     int n_before = 0;
     for (int other = 0; other < rank; other++) n_before += group->host_of[other] == group->host_of[rank];
     return n_before;
 }
 
-/* A failure inside one host or between hosts ends the other level too, so that nobody waits there. */
+/* Ends the call. An error inside a host or between hosts also fails the other level, so that no rank keeps waiting
+ * there. */
 static lks_status finish(lks_group *group, lks_status status) {
     group->divided = NULL;
     if (status == LKS_OK) return LKS_OK;
@@ -100,7 +104,7 @@ lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call) {
     return finish(group, spread(group, call, &options));
 }
 
-/* Hosts hold contiguous ranks: a host's blocks are one block of the outer group. */
+/* Hosts hold contiguous ranks, so the blocks of a host form one block of the outer group. */
 static lks_status gather_hosts(lks_group *group, const lksi_call *call, size_t *counts,
                                const lks_collective_options *options) {
     int first = lksi_first_rank_of(group, group->host_of[group->rank]);
@@ -129,13 +133,13 @@ typedef struct levels {
     const lksi_call *call;
     lks_collective_options options;
     lks_type wide;
-    lks_operator op; /* avg: the sum; the division comes last */
+    lks_operator op; /* LKS_SUM for avg, which divides at the end */
     bool is_to_all;
     size_t first, count;
-    unsigned char *mine, *sum; /* scratch: accumulators of the window */
+    unsigned char *mine, *sum; /* scratch memory: accumulators of one window */
 } levels;
 
-/* The result of the window comes to `sum` of the root's host's first rank, or of every host's. */
+/* Reduces the window. The result is in `sum` on the first rank of the root's host, or of every host. */
 static lks_status combine(const levels *l) {
     lks_group *outer = l->group->outer;
     const void *in = lksi_contribution(l->call, l->first, l->count, l->mine);

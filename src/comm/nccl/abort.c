@@ -1,6 +1,6 @@
-/* Giving a communicator up. NCCL's abort tells its kernels to quit, and then waits until every CUDA graph that has
- * captured one of its operations is destroyed. Whoever is to destroy them has to get its error first, and soon: so the
- * abort has a thread of its own, and only the end of the GPU group waits for that. */
+/* Aborting a communicator. ncclCommAbort tells NCCL's kernels to quit. Then it waits until every CUDA graph that has
+ * captured one of its operations is destroyed. The code that would destroy them must get its error first, and soon. So
+ * the abort runs in a thread of its own, and only the destruction of the GPU group waits for it. */
 #include "comm/nccl/gpu_internal.h"
 
 #include <stdatomic.h>
@@ -14,7 +14,7 @@ struct lksi_gpu_abort {
     lksi_gpu_abort *left_before;
 };
 
-/* Those that nobody waits for any more: nobody reads the list, but they are not lost. */
+/* Aborts that nobody waits for any more. The list is never read, but keeps their memory reachable. */
 static _Atomic(lksi_gpu_abort *) left;
 
 enum { SLICE_NS = 100 * 1000 };
@@ -38,7 +38,7 @@ static lks_status start(lks_gpu_group *gpus) {
     return status;
 }
 
-/* Without a thread it may wait for ever; but so would the GPU, for a rank that is lost. */
+/* If there is no thread, the abort runs here and may wait for ever. So would the GPU wait for a rank that is lost. */
 void lksi_gpu_abort_begin(lks_gpu_group *gpus) {
     char text[LKSI_ERROR_TEXT_NBYTES];
     if (gpus->communicator == NULL) return;
@@ -48,8 +48,8 @@ void lksi_gpu_abort_begin(lks_gpu_group *gpus) {
     lksi_error_restore(text);
 }
 
-/* Where it goes on, a graph of the program's lives still: thread and block are left to themselves, for what they wait
- * for may never come. */
+/* If the abort is still running after the wait, a graph of the program still exists and may never be destroyed. Thread
+ * and memory are then leaked. */
 void lksi_gpu_abort_end(lks_gpu_group *gpus) {
     lksi_gpu_abort *abort = gpus->abort;
     int64_t deadline_ns = lksi_now_ns() + lksi_gpu_patience_ns;

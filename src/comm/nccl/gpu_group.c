@@ -1,8 +1,8 @@
-/* GPU groups: how one begins, and how it ends.
+/* Creation and destruction of GPU groups.
  *
- *     all ranks   load the module, find the GPU ── tell each other ──> which way, the same on all
- *                 split the group: the same ranks for the GPU group alone
- *     nccl        rank 0 makes the id ── broadcast ──> all create the communicator, and wait for it under the deadline
+ *     all ranks   load the module, find the GPU ── exchange facts ──> the backend, the same on all ranks
+ *                 split the group: the same ranks, for the GPU group only
+ *     nccl        rank 0 makes the id ── broadcast ──> all create the communicator, and wait for it with a deadline
  */
 #include "comm/bootstrap/host.h"
 #include "comm/nccl/gpu_internal.h"
@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- which way --- */
+/* --- choice of the backend --- */
 
-/* What a rank tells the others. NCCL goes by a hash of the host, too, and NCCL_HOSTID replaces that. */
+/* What a rank tells the others. NCCL also identifies hosts by a hash, which NCCL_HOSTID replaces. */
 typedef struct facts {
     int32_t status;
     int32_t nccl_version;
@@ -56,7 +56,7 @@ static bool find_shared(const facts *all, int n, int *first, int *second) {
 static lks_status check_facts(const lks_group *group, const facts *all) {
     for (int rank = 0; rank < group->size; rank++) {
         if (all[rank].status == LKS_OK) continue;
-        return lksi_error((lks_status)all[rank].status, "%s can be in no GPU group; its own error says why",
+        return lksi_error((lks_status)all[rank].status, "%s cannot join a GPU group; its own error says why",
                           lksi_rank_describe(group, rank).text);
     }
     return LKS_OK;
@@ -69,7 +69,7 @@ static lks_status choose(lks_gpu_group *gpus, lks_gpu_backend wanted, const fact
     if (gpus->is_nccl && is_refused)
         return lksi_error(LKS_ERR_UNSUPPORTED,
                           "ranks %d and %d have the same GPU (%s), which NCCL refuses: give each rank a GPU or, for a "
-                          "test, a NCCL_HOSTID of its own; or take the backend host",
+                          "test, a NCCL_HOSTID of its own; or use the backend host",
                           lksi_world_rank(gpus->parent, first), lksi_world_rank(gpus->parent, second),
                           all[first].bus_id);
     if (gpus->parent->rank > 0) return LKS_OK;
@@ -77,11 +77,11 @@ static lks_status choose(lks_gpu_group *gpus, lks_gpu_backend wanted, const fact
         lksi_log(LKS_LOG_INFO, "GPU group of %d: host, because ranks %d and %d have the same GPU (%s)", n,
                  lksi_world_rank(gpus->parent, first), lksi_world_rank(gpus->parent, second), all[first].bus_id);
     else
-        lksi_log(LKS_LOG_INFO, "GPU group of %d: %s", n, gpus->is_nccl ? "nccl" : "host, as was asked for");
+        lksi_log(LKS_LOG_INFO, "GPU group of %d: %s", n, gpus->is_nccl ? "nccl" : "host, as requested");
     return LKS_OK;
 }
 
-/* The rank that lacks something says what; the others, which rank. */
+/* A rank that lacks something reports what. The other ranks report which rank. */
 static lks_status agree(lks_gpu_group *gpus, lks_gpu_backend wanted) {
     lks_group *group = gpus->parent;
     facts mine = {.status = LKS_OK}, *all = lksi_alloc_array((size_t)group->size, sizeof *all);
@@ -114,7 +114,7 @@ static lks_status form(lks_gpu_group *gpus, lks_gpu_backend wanted) {
     LKS_TRY(agree(gpus, wanted));
     LKS_TRY(lks_group_split(gpus->parent, 0, gpus->parent->rank, &gpus->group));
     lksi_group_bind(gpus->parent, gpus->group);
-    gpus->group->order = LKS_ORDER_CANONICAL; /* where any will do, NCCL's does */
+    gpus->group->order = LKS_ORDER_CANONICAL; /* if any order is allowed, NCCL's own reduction is used */
     if (!gpus->is_nccl) return LKS_OK;
     lks_status status = create_communicator(gpus);
     return status == LKS_OK ? LKS_OK : lksi_gpu_fail(gpus, status);
@@ -141,7 +141,7 @@ lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lk
     return LKS_OK;
 }
 
-/* --- the end --- */
+/* --- destruction --- */
 
 enum { SLICE_NS = 100 * 1000 };
 
@@ -159,7 +159,7 @@ static void close_communicator(lks_gpu_group *gpus) {
         lksi_gpu_abort_begin(gpus);
 }
 
-/* After an error there may be copies under way. */
+/* Waits for the copies that may still be in progress after an error. Returns false if they do not end. */
 static bool is_room_quiet(const lks_gpu_group *gpus) {
     int64_t deadline_ns = lksi_now_ns() + lksi_gpu_patience_ns;
     for (int i = 0; i < 2 && gpus->events[i] != NULL; i++) {
@@ -173,7 +173,9 @@ static bool is_room_quiet(const lks_gpu_group *gpus) {
 
 static void free_memory(lks_gpu_group *gpus) {
     (void)gpus->module->select(gpus->gpu_index);
-    if (is_room_quiet(gpus)) gpus->module->free_host(gpus->room); /* else it is the GPU's for ever */
+    if (is_room_quiet(gpus))
+        gpus->module->free_host(gpus->room); /* otherwise it is leaked, because the GPU may still
+                                              * use it */
     for (int i = 0; i < gpus->n_scratches; i++) gpus->module->free(gpus->scratches[i]);
     for (int i = 0; i < 2; i++) gpus->module->free_event(gpus->events[i]);
 }
@@ -189,14 +191,14 @@ void lks_gpu_group_destroy(lks_gpu_group *gpus) {
     lksi_free(gpus);
 }
 
-/* --- what it has --- */
+/* --- properties and scratch memory --- */
 
 const char *lks_gpu_group_backend(const lks_gpu_group *gpus) {
     return gpus == NULL ? "none" : gpus->is_nccl ? "nccl" : "host";
 }
 int lks_gpu_can_capture(const lks_gpu_group *gpus) { return gpus != NULL && gpus->is_nccl; }
 
-/* Twice of what there was, where the GPU has that: so there come few. */
+/* Allocates twice the current size if the GPU has the memory, so that reallocations are rare. */
 static bool alloc_at_least(lks_gpu_group *gpus, size_t *nbytes, void **made) {
     size_t twice = 2 * gpus->scratch_nbytes;
     if (*nbytes < twice && gpus->module->alloc(twice, made) == LKSI_NCCL_DONE) {
@@ -210,7 +212,7 @@ lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes) {
     void *made;
     if (nbytes <= gpus->scratch_nbytes) return LKS_OK;
     if (gpus->n_scratches == LKSI_GPU_MOST_SCRATCHES || !alloc_at_least(gpus, &nbytes, &made))
-        return lksi_error(LKS_ERR_MEMORY, "rank %d, GPU %d has no %zu bytes for a reduction",
+        return lksi_error(LKS_ERR_MEMORY, "rank %d, GPU %d: cannot allocate %zu bytes for a reduction",
                           lksi_world_rank(gpus->group, gpus->group->rank), gpus->gpu_index, nbytes);
     gpus->scratches[gpus->n_scratches++] = made;
     gpus->scratch_nbytes = nbytes;

@@ -1,4 +1,4 @@
-/* What the files of comm/nccl/ share. */
+/* Shared by the files of comm/nccl/. */
 #ifndef LKSI_GPU_INTERNAL_H
 #define LKSI_GPU_INTERNAL_H
 
@@ -6,7 +6,7 @@
 #include "comm/nccl/module.h"
 #include "comm/nccl/nccl.h"
 
-/* Sends and receives wait here for lks_gpu_calls_end, where the backend is host. */
+/* A send or receive. The host backend queues them until lks_gpu_calls_end. */
 typedef struct lksi_gpu_message {
     bool is_send;
     void *data;
@@ -17,84 +17,87 @@ typedef struct lksi_gpu_message {
 } lksi_gpu_message;
 
 enum { LKSI_GPU_MOST_SCRATCHES = 48 };
-/* While a communicator is given up, which ends its threads and frees its memory on a GPU that others may use, too. */
+/* How long the end of a GPU group waits for the abort of its communicator, which ends NCCL's threads and frees its
+ * memory on a GPU that others may use too. */
 static const int64_t lksi_gpu_patience_ns = INT64_C(3) * 1000 * 1000 * 1000;
-/* At the end of a group that is alive: some rank may still write its files. */
+/* How long the end of a live group waits for the other ranks: a rank may still be writing its files. */
 static const int64_t lksi_gpu_farewell_ns = INT64_C(10) * 1000 * 1000 * 1000;
 
 typedef struct lksi_gpu_abort lksi_gpu_abort;
 
 struct lks_gpu_group {
-    lks_group *parent; /* whose ranks they are */
-    /* The same ranks in a group that is used for nothing else: so another thread may use the parent meanwhile. */
+    lks_group *parent; /* the group that was given to lks_gpu_group_create */
+    /* The same ranks, in a group used only here. So another thread may use the parent at the same time. */
     lks_group *group;
     const lksi_nccl_module *module;
     int gpu_index;
     bool is_nccl;
     uint64_t fingerprint;
     bool is_grouped;  /* between calls_begin and calls_end */
-    const char *name; /* of the last operation: a wait is for that */
+    const char *name; /* of the last operation, for which a wait waits */
 
-    lksi_nccl_communicator *communicator; /* nccl; NULL once it is given up */
-    lksi_gpu_abort *abort;                /* which goes on, or is done; NULL: none */
-    /* The last is in use; those before it are kept because graphs may remember them. Each is twice as large, where
-     * there was memory for that. */
+    lksi_nccl_communicator *communicator; /* nccl; NULL after it was aborted */
+    lksi_gpu_abort *abort;                /* in progress or done; NULL: none */
+    /* The last one is in use. The earlier ones are kept, because captured graphs may refer to them. Each is twice as
+     * large as the one before if there was enough memory. */
     void *scratches[LKSI_GPU_MOST_SCRATCHES];
     int n_scratches;
     size_t scratch_nbytes;
 
-    unsigned char *room; /* host: memory that the GPU copies to and from by itself */
+    unsigned char *room; /* host: pinned memory for copies to and from the GPU */
     size_t room_nbytes;
-    void *events[2]; /* behind the last copies to or from the room's halves */
+    void *events[2]; /* recorded after the last copies to or from each half of the room */
     lksi_gpu_message *messages;
     size_t n_messages, messages_capacity;
 };
 
-/* An operation: the call of comm/ that it is like, and where it is put. */
+/* An operation: the corresponding call of comm/, and its stream. */
 typedef struct lksi_gpu_call {
     lksi_call call;
-    const char *name; /* for people: "gpu_all_reduce" */
+    const char *name; /* for texts: "gpu_all_reduce" */
     lks_order order;
     void *stream;
 } lksi_gpu_call;
 
-/* The module, loaded for good. Errors: LKS_ERR_UNSUPPORTED, saying where it was looked for. */
+/* Loads the module. It is never unloaded. Errors: LKS_ERR_UNSUPPORTED. The text says where it was looked for. */
 lks_status lksi_nccl_load(const lksi_nccl_module **module);
 
-/* --- failing and waiting (wait.c) --- */
+/* --- errors and waits (wait.c) --- */
 
-/* LKS_ERR_SYSTEM with the module's text where `state` is FAILED. */
+/* Returns LKS_ERR_SYSTEM with the module's text if `state` is FAILED. */
 lks_status lksi_gpu_check(const lks_gpu_group *gpus, lksi_nccl_state state);
 #define LKSI_GPU_TRY(gpus, state) LKS_TRY(lksi_gpu_check(gpus, state))
-/* Gives up the communicator, if there is one (abort.c); and waits until that is done, lksi_gpu_patience_ns at most. */
+/* lksi_gpu_abort_begin starts to abort the communicator, if there is one (abort.c). lksi_gpu_abort_end waits until that
+ * is done, at most lksi_gpu_patience_ns. */
 void lksi_gpu_abort_begin(lks_gpu_group *gpus);
 void lksi_gpu_abort_end(lks_gpu_group *gpus);
-/* Refuses a dead group; starts the clock of an operation, or of a wait for it. */
+/* Refuses a dead group. Starts the clock of an operation, or of a wait for it. */
 lks_status lksi_gpu_begin(lks_gpu_group *gpus, const char *name);
-/* Until `poll` says that it is done; under the deadline, and no longer than all ranks live. */
+/* Waits until `poll` returns DONE. It ends with an error at the deadline or if a rank is lost. */
 typedef lksi_nccl_state (*lksi_gpu_poll)(lks_gpu_group *gpus, void *argument);
 lks_status lksi_gpu_await(lks_gpu_group *gpus, lksi_gpu_poll poll, void *argument);
-/* The same for what NCCL does by itself after a call. */
+/* Waits until the communicator has finished what NCCL does in the background after a call. */
 lks_status lksi_gpu_settle(lks_gpu_group *gpus);
 
-/* --- the two ways; the call is valid, and numbered in the fingerprint --- */
+/* --- the two backends; the call is validated and part of the fingerprint --- */
 
 lks_status lksi_gpu_run_nccl(lks_gpu_group *gpus, const lksi_gpu_call *call);
 lks_status lksi_gpu_run_host(lks_gpu_group *gpus, const lksi_gpu_call *call);
 
-/* Scratch memory of the GPU, where there is less. Errors: LKS_ERR_MEMORY. */
+/* Ensures at least `nbytes` of scratch memory on the GPU. Errors: LKS_ERR_MEMORY. */
 lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes);
-/* What the largest operation of `nbytes` takes. */
+/* The scratch memory that the largest operation on `nbytes` needs. */
 size_t lksi_gpu_scratch_nbytes(const lks_gpu_group *gpus, size_t nbytes);
 
-/* Sends or receives. Between calls_begin and calls_end: is put with those that lksi_gpu_end_* starts. */
+/* Sends or receives. Between calls_begin and calls_end the message is only added to those that lksi_gpu_end_*
+ * starts. */
 lks_status lksi_gpu_message_nccl(lks_gpu_group *gpus, const lksi_gpu_message *message);
 lks_status lksi_gpu_message_host(lks_gpu_group *gpus, const lksi_gpu_message *message);
 lks_status lksi_gpu_begin_nccl(lks_gpu_group *gpus);
 lks_status lksi_gpu_end_nccl(lks_gpu_group *gpus);
 lks_status lksi_gpu_end_host(lks_gpu_group *gpus);
-/* Ends what calls_begin has begun, if it has: NCCL's is the thread's, and would take in the communicator's abort and
- * whatever the thread does next. */
+/* Cancels calls_begin if it is active. NCCL's group belongs to the thread. It would otherwise include the abort of the
+ * communicator and all later NCCL calls of the thread. */
 void lksi_gpu_drop_calls(lks_gpu_group *gpus);
 
 #endif

@@ -1,4 +1,4 @@
-/* Finding and loading the module. */
+/* Finds and loads the NCCL module. */
 #include "base/module.h"
 #include "comm/nccl/gpu_internal.h"
 
@@ -25,7 +25,7 @@ static lks_status load(const lksi_nccl_module **module) {
 
 lks_status lksi_nccl_load(const lksi_nccl_module **module) {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    static const lksi_nccl_module *loaded; /* never closed: CUDA does not take that */
+    static const lksi_nccl_module *loaded; /* never closed, because CUDA does not support being unloaded */
     pthread_mutex_lock(&mutex);
     lks_status status = loaded != NULL ? LKS_OK : load(&loaded);
     *module = loaded;

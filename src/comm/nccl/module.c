@@ -1,4 +1,4 @@
-/* The module: CUDA and NCCL as module.h has them. */
+/* The module: implements the functions of module.h with CUDA and NCCL. */
 #include "comm/nccl/module.h"
 #include "comm/nccl/reduce.h"
 
@@ -13,13 +13,13 @@ static const char *error(void) { return text; }
 
 static lksi_nccl_state cuda_state(cudaError_t result, const char *what) {
     if (result == cudaSuccess) return LKSI_NCCL_DONE;
-    (void)cudaGetLastError(); /* told here, and not to whoever asks after the next launch */
+    (void)cudaGetLastError(); /* it is reported here, so it must not be reported again at the next launch */
     if (result == cudaErrorNotReady) return LKSI_NCCL_PENDING;
     snprintf(text, sizeof text, "%s: %s (%s)", what, cudaGetErrorString(result), cudaGetErrorName(result));
     return LKSI_NCCL_FAILED;
 }
 
-/* Its last error is of whatever call failed last, maybe another; still it says more than the code. */
+/* NCCL's last error may stem from another call. It still says more than the code. */
 static lksi_nccl_state nccl_state(ncclResult_t result, ncclComm_t communicator, const char *what) {
     if (result == ncclSuccess) return LKSI_NCCL_DONE;
     if (result == ncclInProgress) return LKSI_NCCL_PENDING;
@@ -110,7 +110,8 @@ static lksi_nccl_state create(const char id[LKSI_NCCL_ID_NBYTES], int rank, int 
     ncclComm_t made = NULL;
     lksi_nccl_state state =
         nccl_state(ncclCommInitRankConfig(&made, size, same, rank, &config), NULL, "ncclCommInitRankConfig");
-    *communicator = (lksi_nccl_communicator *)(void *)made; /* to be aborted where it failed */
+    *communicator = (lksi_nccl_communicator *)(void *)made; /* set after a failure too, so that the caller can abort
+                                                             * it */
     return state;
 }
 
@@ -125,7 +126,7 @@ static lksi_nccl_state finalize(lksi_nccl_communicator *communicator) {
 static void destroy(lksi_nccl_communicator *communicator) { (void)ncclCommDestroy(comm_of(communicator)); }
 static void abort_all(lksi_nccl_communicator *communicator) { (void)ncclCommAbort(comm_of(communicator)); }
 
-/* ncclBfloat16, which headers of NCCL 2.18 and the like declare in CUDA C++ alone. */
+/* ncclBfloat16. Some NCCL headers, such as those of 2.18, declare it only in CUDA C++. */
 enum { BFLOAT16 = 9 };
 
 static ncclDataType_t type_of(lks_type type) {

@@ -1,11 +1,12 @@
-/* What the module offers to the library: CUDA's streams and NCCL without their types, and without a wait.
+/* The interface of the module to the library: CUDA streams and NCCL, without their types. No function blocks.
  *
- *     liblockstep ── dlopen ──> lockstep-nccl.so ──> libnccl.so.2, libcudart.so     the module knows nothing of the
- *                                                                                   library: it includes this header
- *                                                                                   and the arithmetic of halves
+ *     liblockstep ── dlopen ──> lockstep-nccl.so ──> libnccl.so.2, libcudart.so     the module does not depend on the
+ *                                                                                   library: it includes only this
+ *                                                                                   header and half.h
  *
- * Functions return a state; of what failed, `error` tells on the same thread. NCCL's communicators are non-blocking:
- * what is PENDING goes on by itself, and `state` of the communicator has to be DONE before its next call.
+ * Functions return a state. After FAILED, `error` returns the text on the same thread. NCCL's communicators are
+ * non-blocking: an operation that is PENDING continues in the background. The `state` of the communicator must be DONE
+ * before its next call.
  */
 #ifndef LKSI_NCCL_MODULE_H
 #define LKSI_NCCL_MODULE_H
@@ -16,7 +17,7 @@
 
 #define LKSI_NCCL_MODULE_NAME "lockstep-nccl"
 #define LKSI_NCCL_MODULE_VARIABLE "LOCKSTEP_NCCL_MODULE"
-/* The symbol that a module has: an lksi_nccl_module. */
+/* The symbol that a module exports: an lksi_nccl_module. */
 #define LKSI_NCCL_MODULE_SYMBOL "lksi_nccl_module_functions"
 enum { LKSI_NCCL_MODULE_VERSION = 1, LKSI_NCCL_ID_NBYTES = 128, LKSI_NCCL_BUS_ID_NBYTES = 16 };
 
@@ -38,17 +39,17 @@ typedef struct lksi_nccl_collective {
     lksi_nccl_kind kind;
     const void *in;
     void *out;
-    size_t count; /* of a block where there are blocks */
+    size_t count; /* of one block if the operation has blocks */
     lks_type type;
-    lks_operator op; /* sum, product, min, max, avg */
+    lks_operator op; /* only sum, product, min, max or avg */
     int root;
 } lksi_nccl_collective;
 
-/* out = op over the contributions of n ranks, in canonical order, each element by itself. `out` may be `own`. */
+/* out = op over the contributions of n ranks, in canonical order, for each element. `out` may be `own`. */
 typedef struct lksi_nccl_reduction {
     void *out;
     const void *own;    /* the contribution of `rank` */
-    const void *others; /* that of rank k begins k * stride elements on */
+    const void *others; /* the contribution of rank k begins at k * stride elements */
     int rank, n;
     size_t stride, count;
     lks_type type;
@@ -56,11 +57,11 @@ typedef struct lksi_nccl_reduction {
 } lksi_nccl_reduction;
 
 typedef struct lksi_nccl_module {
-    int version;               /* LKSI_NCCL_MODULE_VERSION; what follows is of that version */
+    int version;               /* LKSI_NCCL_MODULE_VERSION; the layout below belongs to that version */
     int (*nccl_version)(void); /* 22809: 2.28.9 */
     const char *(*error)(void);
 
-    /* --- the GPU: what follows is for the one that the thread has selected --- */
+    /* --- the GPU: the functions below apply to the GPU that the thread has selected --- */
     lksi_nccl_state (*select)(int gpu_index);
     lksi_nccl_state (*bus_id)(int gpu_index, char text[LKSI_NCCL_BUS_ID_NBYTES]);
     lksi_nccl_state (*alloc)(size_t nbytes, void **memory);
@@ -70,7 +71,7 @@ typedef struct lksi_nccl_module {
     lksi_nccl_state (*copy)(void *to, const void *from, size_t nbytes, lksi_nccl_way way, void *stream);
     lksi_nccl_state (*is_capturing)(void *stream, bool *is_so);
     lksi_nccl_state (*stream_state)(void *stream);
-    /* An event for `mark` to put on a stream: its state is DONE when all that was there before is. */
+    /* An event that `mark` records on a stream. Its state is DONE when all earlier work of the stream is done. */
     lksi_nccl_state (*make_event)(void **event);
     void (*free_event)(void *event); /* accepts NULL */
     lksi_nccl_state (*mark)(void *event, void *stream);
@@ -82,12 +83,13 @@ typedef struct lksi_nccl_module {
     lksi_nccl_state (*create)(const char id[LKSI_NCCL_ID_NBYTES], int rank, int size,
                               lksi_nccl_communicator **communicator);
     lksi_nccl_state (*state)(lksi_nccl_communicator *communicator);
-    /* The end: DONE when nothing is under way anywhere, then `destroy`; or `abort`, at any time, in its place. */
+    /* `finalize` is DONE when no operation is in progress on any rank. Then call `destroy`. `abort` may be called at
+     * any time instead. */
     lksi_nccl_state (*finalize)(lksi_nccl_communicator *communicator);
     void (*destroy)(lksi_nccl_communicator *communicator);
     void (*abort)(lksi_nccl_communicator *communicator);
 
-    /* Sends and receives between begin and end are under way together. */
+    /* Sends and receives between `begin` and `end` progress concurrently. */
     lksi_nccl_state (*begin)(void);
     lksi_nccl_state (*end)(void);
     lksi_nccl_state (*send)(lksi_nccl_communicator *communicator, const void *data, size_t count, lks_type type, int to,

@@ -1,5 +1,5 @@
-/* The operations of GPU groups: what is wrong is refused before anything is put on the stream, the call goes into the
- * fingerprint, and one of the two ways runs it. The rules are those of the operations of comm/ that they are like. */
+/* The operations of GPU groups. Each validates its arguments before anything is put on the stream, adds the call to the
+ * fingerprint, and runs it on one of the two backends. The rules are those of the corresponding operations of comm/. */
 #include "comm/nccl/gpu_internal.h"
 #include "comm/validate.h"
 
@@ -17,19 +17,19 @@ static uint64_t mix_call(uint64_t hash, const lksi_gpu_call *call) {
     return lksi_mix(hash, (uint64_t)call->call.root << 32 | (uint64_t)call->order);
 }
 
-/* The host's way counts its own. */
+/* The host backend counts its calls itself. */
 static void count_call(lks_gpu_group *gpus, const lksi_gpu_call *call) {
     gpus->fingerprint = mix_call(gpus->fingerprint, call);
     if (gpus->is_nccl) (void)lksi_count_call(gpus->group);
 }
 
-/* A call that was refused is not one of those that the ranks compare. */
+/* A refused call is removed from the fingerprint, because the other ranks do not make it. */
 static void take_back(lks_gpu_group *gpus, uint64_t fingerprint) {
     gpus->fingerprint = fingerprint;
     if (gpus->is_nccl) lksi_uncount_call(gpus->group);
 }
 
-/* What cannot be captured has put nothing on the stream. */
+/* LKS_ERR_STATE is not fatal: a call that cannot be captured has put nothing on the stream. */
 static lks_status finish(lks_gpu_group *gpus, lks_status status) {
     return status == LKS_OK || status == LKS_ERR_STATE ? status : lksi_gpu_fail(gpus, status);
 }
@@ -39,11 +39,13 @@ static lks_status run(lks_gpu_group *gpus, lksi_gpu_call *call) {
     call->call.operation = lksi_operation_find(call->name + strlen("gpu_"));
     call->call.scale = 1;
     if (call->order != LKS_ORDER_CANONICAL && call->order != LKS_ORDER_ANY)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no order", call->name, (int)call->order);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is not an order", call->name, (int)call->order);
     LKS_TRY(lksi_call_validate(gpus->group, &call->call));
     if (gpus->is_grouped)
-        return lksi_error(LKS_ERR_STATE,
-                          "%s between lks_gpu_calls_begin and lks_gpu_calls_end: sends and receives only", call->name);
+        return lksi_error(
+            LKS_ERR_STATE,
+            "%s between lks_gpu_calls_begin and lks_gpu_calls_end, where only sends and receives are allowed",
+            call->name);
     uint64_t fingerprint = gpus->fingerprint;
     count_call(gpus, call);
     LKS_TRY(lksi_gpu_begin(gpus, call->name));
@@ -112,7 +114,8 @@ lks_status lks_gpu_all_to_all(lks_gpu_group *gpus, const void *in, void *out, si
     lksi_gpu_call call = {
         {.in = in, .out = out, .count = count, .type = type}, .name = "gpu_all_to_all", .stream = stream};
     if (in == out && count > 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` are the same, which GPUs cannot do", call.name);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` are the same, which GPU groups do not support",
+                          call.name);
     return run(gpus, &call);
 }
 
@@ -129,7 +132,7 @@ static lks_status check_message(const lks_gpu_group *gpus, const char *name, con
     if (message->data == NULL && message->count > 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL with a count of %zu", name, message->count);
     if (message->peer < 0 || message->peer >= gpus->group->size || message->peer == gpus->group->rank)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is no other rank of 0..%d", name, message->peer,
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is not another rank in 0..%d", name, message->peer,
                           gpus->group->size - 1);
     return LKS_OK;
 }

@@ -1,13 +1,13 @@
-/* Combines the contributions of all ranks up the canonical tree: the bits of comm/arithmetic.
+/* Combines the contributions of all ranks along the canonical tree. It gives the same bits as comm/arithmetic.
  *
- *     inputs   0   1   2   3   4        a thread takes an element, reads it of every rank in order, and keeps one
- *               \ /     \ /    |        partial result per level of the tree, as a binary counter keeps its digits;
- *                 \     /      |        what is left over at the end is combined from the right
+ *     inputs   0   1   2   3   4        Each thread handles one element. It reads the element of every rank in
+ *               \ /     \ /    |        order, and keeps one partial result per level of the tree, like the digits of
+ *                 \     /      |        a binary counter. What is left at the end is combined from the right.
  *                   \ /       /
  *                      \    /
  *
- * Division is IEEE's, there is no multiplication to be fused with an addition, and halves are rounded by the host's own
- * functions. Only the bits of a NaN may differ from the host's.
+ * Division is IEEE division. No multiplication could be fused with an addition. f16 and bf16 are rounded by the same
+ * functions as on the host. Only the bits of a NaN may differ from the host's.
  */
 #define LKSI_HALF_FUNCTION __device__ static inline
 
@@ -24,9 +24,9 @@
 namespace {
 
 const unsigned BLOCK = 256;
-const size_t MOST_BLOCKS = 2048; /* a large GPU has about 130 processors, of 8 such blocks each */
+const size_t MOST_BLOCKS = 2048; /* a large GPU has about 130 multiprocessors with 8 such blocks each */
 
-/* --- element types: what they are added in, and how they come and go --- */
+/* --- element types: the type they are added in, load and store --- */
 
 struct f16 {
     uint16_t bits;
@@ -101,7 +101,7 @@ OPERATOR(bxor, a ^ b)
 
 template <typename A> __device__ inline A divide(A value, int n) { return value / (A)n; }
 
-/* LEVELS: of partial results; up to 2^LEVELS - 1 ranks. Few of them stay in registers. */
+/* LEVELS: the number of partial results, for up to 2^LEVELS - 1 ranks. Few levels fit in registers. */
 template <typename T, typename A, typename Op, int LEVELS>
 __global__ void reduce(T *out, const T *own, const T *others, int rank, int n, size_t stride, size_t count,
                        bool is_average) {

@@ -1,15 +1,16 @@
-/* The way over the hosts: to memory of the host, the group's own operation there, and back, a piece after the other.
+/* The host backend: copies the data to host memory, runs the group's own operation there, and copies the result back,
+ * one piece after the other.
  *
  *     stream    in 0 │ in 1 │ .............. │ out 0 │ in 2 │ ........ │ out 1 │ ...      copies, in this order
  *     host             wait 0 │ operation 0 ─┘   wait 1 │ operation 1 ─┘
  *
- *     Two rooms take turns: the copy of a piece goes on while the one before it is with the other ranks. A room is free
- *     once the copy into it is done, for that stands on the stream behind the last copy out of it.
+ *     The room has two halves that take turns: one piece is copied while the other ranks process the piece before it.
+ *     A half may be reused once the copy into it is done: on the stream it comes after the last copy out of it.
  */
 #include "comm/collective/collective.h"
 #include "comm/nccl/gpu_internal.h"
 
-enum { ROOM_NBYTES = 8 << 20 /* both rooms */, MESSAGE_TAG = 0 };
+enum { ROOM_NBYTES = 8 << 20 /* both halves */, MESSAGE_TAG = 0 };
 
 /* --- room --- */
 
@@ -21,7 +22,7 @@ static lks_status mark(lks_gpu_group *gpus, int i, void *stream) {
     return lksi_gpu_check(gpus, gpus->module->mark(gpus->events[i], stream));
 }
 
-/* The copies of before may still read what there was. */
+/* Allocates the room. It first waits for the stream, because earlier copies may still use the old room. */
 static lks_status make_room(lks_gpu_group *gpus, size_t nbytes, void *stream) {
     void *made;
     for (int i = 0; i < 2; i++)
@@ -41,13 +42,13 @@ static lks_status make_room(lks_gpu_group *gpus, size_t nbytes, void *stream) {
 /* Elements [first, first + count) of every block. */
 typedef struct piece {
     size_t first, count;
-    unsigned char *in, *out; /* on the host, without gaps between the blocks */
+    unsigned char *in, *out; /* in the room, without gaps between the blocks */
     int room;
 } piece;
 
 typedef struct shape {
-    size_t n_in, n_out; /* blocks that this rank brings, and gets */
-    size_t step;        /* elements of a block in a piece */
+    size_t n_in, n_out; /* blocks that this rank sends and receives */
+    size_t step;        /* elements of a block in one piece */
 } shape;
 
 static shape shape_of(const lks_gpu_group *gpus, const lksi_call *call) {
@@ -101,10 +102,11 @@ static lks_status refuse_capture(lks_gpu_group *gpus, const char *name, void *st
     bool is_capturing;
     LKSI_GPU_TRY(gpus, gpus->module->is_capturing(stream, &is_capturing));
     return !is_capturing ? LKS_OK
-                         : lksi_error(LKS_ERR_STATE, "%s into a graph: this GPU group goes over the hosts", name);
+                         : lksi_error(LKS_ERR_STATE,
+                                      "%s cannot be captured into a graph: this GPU group uses the backend host", name);
 }
 
-/* A call of nothing is made all the same: it is compared. */
+/* A call with no elements still runs, so that the ranks compare it. */
 lks_status lksi_gpu_run_host(lks_gpu_group *gpus, const lksi_gpu_call *c) {
     shape s = shape_of(gpus, &c->call);
     size_t n_pieces = c->call.count == 0 ? 1 : (c->call.count + s.step - 1) / s.step;
@@ -124,7 +126,7 @@ lks_status lksi_gpu_run_host(lks_gpu_group *gpus, const lksi_gpu_call *c) {
     return LKS_OK;
 }
 
-/* --- messages: all that were put together, or one --- */
+/* --- messages: one, or all between calls_begin and calls_end --- */
 
 lks_status lksi_gpu_message_host(lks_gpu_group *gpus, const lksi_gpu_message *message) {
     LKS_TRY(
@@ -135,7 +137,7 @@ lks_status lksi_gpu_message_host(lks_gpu_group *gpus, const lksi_gpu_message *me
 
 static size_t message_nbytes(const lksi_gpu_message *m) { return m->count * lksi_type_nbytes(m->type); }
 
-/* Copies what is sent into the room, or what was received out of it. */
+/* Copies data to send into the room, or received data out of it. */
 static lks_status copy_messages(lks_gpu_group *gpus, bool is_send) {
     unsigned char *room = gpus->room;
     for (size_t i = 0; i < gpus->n_messages; i++) {
@@ -159,7 +161,7 @@ static lks_status post_one(lks_gpu_group *gpus, const lksi_gpu_message *m, unsig
                       : lks_irecv(gpus->group, room, m->count, m->type, m->peer, MESSAGE_TAG, &p->received, &p->work);
 }
 
-/* To the group's own receive, a count is but the most that may come. */
+/* The count of the group's receive is only a maximum, so the received count is checked here. */
 static lks_status await_one(const lks_gpu_group *gpus, const lksi_gpu_message *m, const posted *p) {
     LKS_TRY(lks_work_wait(p->work));
     if (m->is_send || p->received.count == m->count) return LKS_OK;
@@ -167,7 +169,7 @@ static lks_status await_one(const lks_gpu_group *gpus, const lksi_gpu_message *m
                       lksi_rank_describe(gpus->group, m->peer).text, p->received.count);
 }
 
-/* All works are waited for, whatever became of those before: they hold the room. */
+/* Waits for all works even after an error, because they use the room. */
 static lks_status post_messages(lks_gpu_group *gpus, posted *all) {
     unsigned char *room = gpus->room;
     lks_status first = LKS_OK;

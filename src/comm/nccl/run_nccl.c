@@ -1,22 +1,23 @@
-/* The way over NCCL: its own collectives, and sends and receives where it has none or not the order that is asked for.
+/* The NCCL backend: NCCL's own collectives, and sends and receives where NCCL has no collective or not the requested
+ * order.
  *
- * A reduction in canonical order, here of 3 ranks; slice j goes to rank j:
+ * A reduction in canonical order of 3 ranks. Slice j goes to rank j:
  *
  *     rank 0   a0 a1 a2 ──────> a0 b0 c0 ── add ──> s0 ──────> s0 s1 s2
  *     rank 1   b0 b1 b2 ──────> a1 b1 c1 ── add ──> s1 ──────> s0 s1 s2      (reduce: to the root alone;
  *     rank 2   c0 c1 c2 ──────> a2 b2 c2 ── add ──> s2 ──────> s0 s1 s2       reduce_scatter: not at all)
  *
- *     Two rounds of sends that are under way together and one kernel between; on the wire 2 (n-1)/n of the data per
- *     rank, as much as a ring.
+ *     Two rounds of concurrent sends, and one kernel between them. Each rank transfers 2 (n-1)/n of the data, like
+ *     in a ring.
  *
- * A non-blocking communicator does on threads of NCCL's what waits for other ranks: its beginning, and the connections
- * that a first operation needs; until they are made the state is PENDING, and we look at the group meanwhile. Later
- * launches are made by such a thread, too, in 2.28 one for each group of calls.
+ * A non-blocking communicator uses threads of NCCL for what waits for other ranks: its creation, and the connections
+ * that a first operation needs. Until they are done the state is PENDING, and this rank checks the group meanwhile.
+ * Later launches are made by such a thread too. NCCL 2.28 uses one thread per group of calls.
  */
 #include "comm/collective/collective.h"
 #include "comm/nccl/gpu_internal.h"
 
-enum { ALIGNMENT = 128 /* bytes; of slices, for GPUs to copy in whole lines */ };
+enum { ALIGNMENT = 128 /* of slices in bytes, so that GPUs copy whole lines */ };
 
 /* --- sends and receives --- */
 
@@ -33,7 +34,7 @@ void lksi_gpu_drop_calls(lks_gpu_group *gpus) {
 }
 
 static lks_status send(lks_gpu_group *gpus, const lksi_gpu_call *c, void *data, size_t count, int to) {
-    if (count == 0) return LKS_OK; /* nor does the other receive */
+    if (count == 0) return LKS_OK; /* the peer does not receive either */
     return lksi_gpu_check(gpus, gpus->module->send(gpus->communicator, data, count, c->call.type, to, c->stream));
 }
 
@@ -49,12 +50,12 @@ lks_status lksi_gpu_message_nccl(lks_gpu_group *gpus, const lksi_gpu_message *m)
     return gpus->is_grouped ? LKS_OK : lksi_gpu_settle(gpus);
 }
 
-/* --- rounds of them --- */
+/* --- rounds of sends and receives --- */
 
 enum { EVERYONE = -1, NOBODY = -2 };
 
-/* What one side of a round sends, or receives: to or from `peers`, at data + peer * stride bytes. The data of all ranks
- * together is cut into slices; what goes is as long as the slice of the peer, or of this rank. */
+/* One side of a round: what is sent to or received from `peers`, at data + peer * stride bytes. The data of all ranks
+ * together is cut into slices. The length of a message is that of the peer's slice, or of this rank's. */
 typedef struct side {
     unsigned char *data;
     size_t stride;
@@ -63,7 +64,7 @@ typedef struct side {
 } side;
 
 typedef struct slices {
-    size_t step, count; /* the last ones may be short, or empty */
+    size_t step, count; /* the last slices may be shorter or empty */
 } slices;
 
 static size_t slice_count(const slices *cut, int rank) {
@@ -91,7 +92,7 @@ static lks_status put_round(lks_gpu_group *gpus, const lksi_gpu_call *c, const s
     return LKS_OK;
 }
 
-/* A round that was begun is ended after an error, too: else the communicator's abort would become part of it. */
+/* The round is ended even after an error. Otherwise the abort of the communicator would become part of it. */
 static lks_status exchange(lks_gpu_group *gpus, const lksi_gpu_call *c, const side *sent, const side *received,
                            const slices *cut) {
     LKS_TRY(lksi_gpu_begin_nccl(gpus));
@@ -103,7 +104,7 @@ static lks_status exchange(lks_gpu_group *gpus, const lksi_gpu_call *c, const si
 
 /* --- reductions in canonical order --- */
 
-/* Slices of whole lines: those of all ranks together are then a little more than the data. */
+/* Slices of whole lines. All slices together are slightly larger than the data. */
 static slices cut_evenly(const lks_gpu_group *gpus, size_t count, size_t each) {
     size_t n = (size_t)gpus->group->size, line = ALIGNMENT / each, step = (count + n - 1) / n;
     return (slices){.step = (step + line - 1) / line * line, .count = count};
@@ -117,14 +118,14 @@ static lks_status find_scratch(lks_gpu_group *gpus, const lksi_gpu_call *c, size
     bool is_capturing = false;
     if (nbytes > gpus->scratch_nbytes) LKSI_GPU_TRY(gpus, gpus->module->is_capturing(c->stream, &is_capturing));
     if (is_capturing)
-        return lksi_error(LKS_ERR_STATE, "%s of %zu bytes into a graph: make room by lks_gpu_reserve before", c->name,
-                          c->call.nbytes);
+        return lksi_error(LKS_ERR_STATE, "%s of %zu bytes cannot be captured into a graph: call lks_gpu_reserve first",
+                          c->name, c->call.nbytes);
     LKS_TRY(lksi_gpu_make_scratch(gpus, nbytes));
     *scratch = gpus->scratches[gpus->n_scratches - 1];
     return LKS_OK;
 }
 
-/* Slice `rank` of all contributions, combined at `out`. */
+/* Combines this rank's slice of all contributions and writes it to `out`. */
 static lks_status combine(lks_gpu_group *gpus, const lksi_gpu_call *c, const slices *cut, const unsigned char *scratch,
                           void *out) {
     size_t each = lksi_type_nbytes(c->call.type), me = (size_t)gpus->group->rank, stride = cut->step * each;
@@ -144,7 +145,8 @@ static lks_status combine(lks_gpu_group *gpus, const lksi_gpu_call *c, const sli
     return lksi_gpu_check(gpus, gpus->module->reduce(&reduction, c->stream));
 }
 
-/* Of a reduce the result of a rank that gets none lies where its own contribution would in scratch. */
+/* In a reduce, a rank that gets no result keeps its slice of it in scratch memory, at the place of its own
+ * contribution. */
 static lks_status reduce_in_order(lks_gpu_group *gpus, const lksi_gpu_call *c) {
     size_t each = lksi_type_nbytes(c->call.type), me = (size_t)gpus->group->rank;
     bool is_scatter = c->call.operation->is_in_blocked, is_rooted = c->call.operation->is_rooted;
@@ -162,7 +164,7 @@ static lks_status reduce_in_order(lks_gpu_group *gpus, const lksi_gpu_call *c) {
     return exchange(gpus, c, &sent, &received, &cut);
 }
 
-/* --- blocks that go as they are --- */
+/* --- blocks that are copied unchanged --- */
 
 static lks_status copy_own(lks_gpu_group *gpus, const lksi_gpu_call *c, const void *from, void *to) {
     if (from == to || c->call.nbytes == 0) return LKS_OK;
@@ -178,7 +180,7 @@ static lks_status move_blocks(lks_gpu_group *gpus, const lksi_gpu_call *c) {
     slices cut = {c->call.count, c->call.count * (size_t)gpus->group->size};
     side in = {(unsigned char *)(uintptr_t)c->call.in, operation->is_in_blocked ? nbytes : 0, true, EVERYONE};
     side out = {c->call.out, operation->is_out_blocked ? nbytes : 0, true, EVERYONE};
-    if (operation->is_rooted) { /* a scatter's root sends, and who is not a gather's */
+    if (operation->is_rooted) { /* the senders are the root of a scatter, and the other ranks of a gather */
         in.peers = is_scatter == is_root ? others : NOBODY;
         out.peers = is_scatter == is_root ? NOBODY : others;
     }
@@ -187,9 +189,9 @@ static lks_status move_blocks(lks_gpu_group *gpus, const lksi_gpu_call *c) {
     return exchange(gpus, c, &in, &out, &cut);
 }
 
-/* --- which of them --- */
+/* --- choice of the implementation --- */
 
-/* Whether NCCL's own reduction will do: it knows the operator, and gives the bits that are asked for. */
+/* Whether NCCL's own reduction can be used: it has the operator, and gives the required bits. */
 static bool is_ready_made(const lksi_gpu_call *c) {
     bool is_integer = c->call.type >= LKS_I8, is_order_free = c->order == LKS_ORDER_ANY || is_integer;
     switch (c->call.op) {
@@ -199,7 +201,7 @@ static bool is_ready_made(const lksi_gpu_call *c) {
         return is_order_free;
     case LKS_MIN:
     case LKS_MAX:
-        return is_integer; /* of floats NCCL does not say what becomes of a NaN */
+        return is_integer; /* NCCL does not define what happens to a NaN */
     default:
         return false;
     }

@@ -1,11 +1,11 @@
-/* How a rank waits for its GPU: it asks CUDA and NCCL again and again, looks at what the group knows of the other
- * ranks meanwhile, and gives up at the deadline. NCCL learns of a lost rank late or never; what is under way on the GPU
- * is then aborted, and the error is the group's, which names the rank. */
+/* How a rank waits for its GPU. It polls CUDA and NCCL, checks meanwhile what the group knows about the other ranks,
+ * and gives up at the deadline. NCCL notices a lost rank late or never. Then the operations on the GPU are aborted, and
+ * the error is that of the group, which names the rank. */
 #include "comm/nccl/gpu_internal.h"
 
 enum {
     POLL_NS = 20 * 1000,
-    PATIENCE_MS = 500, /* NCCL may be the first to notice a death; who it was, the group hears soon after */
+    PATIENCE_MS = 500, /* NCCL may be the first to notice a death; the group learns soon after which rank it was */
     MOST_NAMED = 16
 };
 
@@ -32,7 +32,7 @@ lks_status lksi_gpu_begin(lks_gpu_group *gpus, const char *name) {
     return status == LKS_OK ? LKS_OK : lksi_gpu_fail(gpus, status);
 }
 
-/* The parent's threads have errors of their own. */
+/* The parent is checked separately, because its threads report errors of their own. */
 static lks_status look_at_parent(const lks_gpu_group *gpus) {
     char doing[160];
     if (!lksi_control_is_aborted(gpus->parent->control)) return LKS_OK;
@@ -40,7 +40,7 @@ static lks_status look_at_parent(const lks_gpu_group *gpus) {
     return lksi_control_abort_error(gpus->parent->control, doing);
 }
 
-/* Whoever has made all the calls that this rank has may leave before it. */
+/* A rank may leave before this one if it has made all the calls that this rank has made. */
 static bool has_done_its_part(const lks_group *group, int rank) {
     int seat = group->seat_of[rank];
     return seat >= 0 && atomic_load(&group->control->seats[seat].presence.value) == LKSI_LEFT &&
@@ -48,8 +48,8 @@ static bool has_done_its_part(const lks_group *group, int rank) {
                group->progress.sequence;
 }
 
-/* Of the GPUs nobody knows which waits for which; each rank points at the next, and blame.c finds who is not in the
- * circle, or is behind. */
+/* It is unknown which GPU waits for which. Each rank reports that it waits for the next, and blame.c finds the rank
+ * that is not in the circle or is behind. */
 static lks_status look(lks_gpu_group *gpus) {
     int ranks[MOST_NAMED], n_ranks = 0, size = gpus->group->size;
     int64_t left_ns;
@@ -61,7 +61,7 @@ static lks_status look(lks_gpu_group *gpus) {
     return lksi_look(gpus->group, LKSI_CONTEXT_COLLECTIVE, ranks, n_ranks, &left_ns);
 }
 
-/* What CUDA or NCCL complain of may be but the echo of a death. */
+/* An error of CUDA or NCCL may only be a consequence of a rank's death, so this waits for the group to learn of one. */
 static lks_status explain(lks_gpu_group *gpus) {
     LKS_TRY(look(gpus));
     lks_status status = lksi_gpu_check(gpus, LKSI_NCCL_FAILED);
@@ -78,7 +78,8 @@ lks_status lksi_gpu_await(lks_gpu_group *gpus, lksi_gpu_poll poll, void *argumen
     lks_status status = LKS_OK;
     lksi_pauses pauses = {0};
     for (;;) {
-        lksi_nccl_state state = poll(gpus, argument); /* once more after an error: it may have become true before */
+        lksi_nccl_state state = poll(gpus, argument); /* polled again after an error, because the operation may have
+                                                       * finished just before */
         if (state == LKSI_NCCL_DONE) status = LKS_OK;
         if (state == LKSI_NCCL_FAILED && status == LKS_OK) status = explain(gpus);
         if (state != LKSI_NCCL_PENDING || status != LKS_OK) break;
@@ -97,7 +98,7 @@ static lksi_nccl_state communicator_state(lks_gpu_group *gpus, void *nothing) {
 
 lks_status lksi_gpu_settle(lks_gpu_group *gpus) { return lksi_gpu_await(gpus, communicator_state, NULL); }
 
-/* NCCL's errors come to light here, too: its kernels then never end. */
+/* Also detects NCCL's errors, after which its kernels never end. */
 static lksi_nccl_state stream_state(lks_gpu_group *gpus, void *stream) {
     lksi_nccl_state state = gpus->module->stream_state(stream);
     if (state != LKSI_NCCL_PENDING || gpus->communicator == NULL) return state;
