@@ -1,4 +1,4 @@
-/* Checkpoints: what they hold, in which order, and how ranks agree on them. */
+/* What a checkpoint holds and in which order, and how the ranks agree on its outcome. */
 #include "train/checkpoint.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static void add_item(lksi_checkpoint *c, const lks_trainer *trainer, const char 
     c->items_nbytes += (size_t)view.count * lks_type_nbytes(view.type);
 }
 
-/* Names of the state: "optimizer.<name>.m" and ".v", for parameters alone; buffers have none. */
+/* Adds the optimizer state: "optimizer.<name>.m" and ".v". Only parameters have it, buffers do not. */
 static void add_state(lksi_checkpoint *c, const lks_trainer *trainer, const lksi_named_tensor *order) {
     char *next = c->names;
     for (int state = 0; state < lksi_state_count(trainer->optimizer); state++)
@@ -84,7 +84,7 @@ bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const c
     return false;
 }
 
-/* What rank `bad` says to its error, told to those that went well, and its status. Collective. */
+/* Sends the status and error text of rank `bad` to the ranks that succeeded. Collective. */
 static lks_status follow(lks_group *group, const char *path, lks_status status, int bad, const char *text_of_mine) {
     char text[LKSI_ERROR_TEXT_NBYTES];
     memcpy(text, text_of_mine, sizeof text);
@@ -98,9 +98,9 @@ lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const c
     lks_group *group = trainer->options.group;
     int size = lks_group_size(group), bad = 0;
     const lksi_checkpoint_verdict own = {hash, mine}, *all = trainer->verdicts;
-    char text[LKSI_ERROR_TEXT_NBYTES]; /* of `mine` */
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* error text of `mine` */
     lksi_error_keep(text);
-    lks_status status = lksi_trainer_catch_up(trainer); /* a step that updates nothing is none */
+    lks_status status = lksi_trainer_catch_up(trainer); /* only then is it known whether the last step counts */
     if (status == LKS_OK)
         status = lksi_exchange(group, what, (uint64_t)trainer->n_steps, &own, sizeof own, trainer->verdicts);
     while (status == LKS_OK && bad < size && all[bad].status == LKS_OK) bad++;
