@@ -1,4 +1,4 @@
-/* lks_spawn: ranks from within a program, as threads that share a world or as forked processes. */
+/* lks_spawn: starts ranks from within a program, as threads that share a world or as forked processes. */
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
 
@@ -14,7 +14,7 @@ static lks_status count_threads(int *n_threads) {
     return LKS_OK;
 }
 
-/* A thread that was waited for is counted until the kernel is done with it: by how much, nobody says. */
+/* A joined thread is still listed until the kernel has removed it. This waits for that, but only for a limited time. */
 static lks_status count_lasting_threads(int *n_threads) {
     static const int64_t patience_ns = 200 * LKSI_NS_PER_MS, pause_ns = LKSI_NS_PER_MS;
     const int64_t give_up_ns = lksi_now_ns() + patience_ns;
@@ -25,8 +25,8 @@ static lks_status count_lasting_threads(int *n_threads) {
     }
 }
 
-/* A fork copies the calling thread only: locks that other threads hold stay locked in the child for ever, and OpenMP
- * waits for a team that is not there. */
+/* fork copies only the calling thread. Locks held by other threads stay locked in the child for ever, and OpenMP waits
+ * for a team that does not exist. */
 static lks_status spawn_processes(int n_ranks, int (*function)(void *argument), void *argument) {
     int n_threads = 0;
     lksi_end end;
@@ -45,7 +45,7 @@ typedef struct call {
 
 static int run_call(void *opaque, int rank) {
     const call *c = opaque;
-    (void)rank; /* lks_init tells */
+    (void)rank; /* lks_init finds the rank */
     return c->function(c->argument);
 }
 
