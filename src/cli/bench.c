@@ -1,4 +1,4 @@
-/* lockstep bench: how long an operation takes on this machine, with its results checked. */
+/* lockstep bench: measures operations on this machine and checks their results. */
 #include "cli/bench.h"
 #include "cli/cli.h"
 
@@ -46,7 +46,7 @@ static const char help_text[] =
     "for operations with blocks, 1 for the rest. `errors` counts wrong elements on all ranks.\n"
     "Exit status: 0; 1 if an element was wrong or an operation failed; 2 for a wrong option.\n";
 
-/* What rank 0 does with the rows; the other ranks only count errors. */
+/* Rank 0 keeps and writes the rows. The other ranks only count errors. */
 typedef struct results {
     lks_group *world;
     const lksi_bench_plan *plan;
@@ -67,7 +67,7 @@ static lks_status keep(results *r, const lksi_bench_row *row) {
     return LKS_OK;
 }
 
-/* What is written at the end is found out about before the measurement. */
+/* Checks before the measurement that a file can be written, because it is written only at the end. */
 static lks_status try_to_write(const char *path, bool *is_made) {
     FILE *file;
     *is_made = !lksi_file_exists(path);
@@ -77,7 +77,7 @@ static lks_status try_to_write(const char *path, bool *is_made) {
 }
 
 static void remove_made(const char *path) {
-    char full_path[PATH_MAX]; /* what a link leads to, and not the link */
+    char full_path[PATH_MAX]; /* removes the target of a link, not the link */
     if (realpath(path, full_path) != NULL) (void)remove(full_path);
 }
 
@@ -100,7 +100,7 @@ static lks_status compare_outputs(const output *outputs, int n) {
     return LKS_OK;
 }
 
-/* Each may replace its file, so no two may have the same. */
+/* Checks that all files can be written and are distinct, because each output replaces its file. */
 static lks_status try_outputs(output *outputs, int n) {
     lks_status status = LKS_OK;
     for (int i = 0; i < n && status == LKS_OK; i++)
@@ -129,7 +129,7 @@ static lks_status write_files(const results *r) {
     return r->plan->does_tune ? lksi_bench_tune(r->tune_path, r->rows, r->n_rows) : LKS_OK;
 }
 
-/* What fails on rank 0 alone would leave the others waiting for it. */
+/* Shares the status of rank 0, because the other ranks would wait if rank 0 failed alone. */
 static lks_status agree(lks_group *group, lks_status mine) {
     int32_t status = (int32_t)mine;
     LKS_TRY(lks_broadcast(group, &status, 1, LKS_I32, 0, NULL));
@@ -155,7 +155,7 @@ free_rows:
     return status;
 }
 
-/* Does the plan fit the ranks that a launcher has started? */
+/* Checks that the plan fits the ranks that a launcher has started. */
 static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     bool is_speaker = lks_group_rank(world) == 0;
     int size = lks_group_size(world);
@@ -171,7 +171,7 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Errors that all ranks share are told by one of them; others name what a rank saw. */
+/* Errors that all ranks have are reported by rank 0 only. Other errors are reported by each rank. */
 static int fail(lks_group *world, lks_status status) {
     bool is_common = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED || status == LKS_ERR_FILE ||
                      status == LKS_ERR_FORMAT;

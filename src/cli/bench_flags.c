@@ -8,7 +8,7 @@
 
 /* --- sizes: "4:64M" (doubling), "4:64M:4" (times four), "4,1K,3:48" --- */
 
-/* A number of bytes with K, M or G behind it; *end is what follows. */
+/* Parses a number of bytes with an optional K, M or G. *end points behind it. */
 static bool parse_nbytes(const char *text, size_t *nbytes, const char **end) {
     char *after;
     if (*text < '0' || *text > '9') return false;
@@ -27,7 +27,7 @@ static bool add_range(lksi_bench_plan *plan, size_t first, size_t last, size_t f
     for (size_t nbytes = first; nbytes <= last; nbytes *= factor) {
         if (plan->n_sizes == LKSI_BENCH_MAX_SIZES) return false;
         plan->sizes[plan->n_sizes++] = nbytes;
-        if (nbytes > last / factor) break; /* nor might the product be one */
+        if (nbytes > last / factor) break; /* the product could overflow */
     }
     return true;
 }
@@ -52,7 +52,7 @@ static int set_sizes(void *plan, const char *value) {
                        value, LKSI_BENCH_MAX_SIZES);
 }
 
-/* --- the others --- */
+/* --- other options --- */
 
 static int set_transport(void *plan, const char *value) {
     static const char *const known[] = {"auto", "thread", "shm", "tcp", "mpi"};
@@ -85,7 +85,7 @@ static int set_operator(void *opaque, const char *value) {
                        value);
 }
 
-/* Of two files one would not be written. */
+/* Refuses a second file, because only one of them would be written. */
 static int set_output(const char *name, const char *value, const char **path) {
     if (*value == '\0') return lksi_refuse("bench", "%s '': a file was expected", name);
     if (*path != NULL) return lksi_refuse("bench", "%s '%s': one file, and '%s' was named before", name, value, *path);
@@ -138,13 +138,13 @@ static const lksi_option options[] = {
     {.name = "--tune", .kind = LKSI_OPTION_OTHER, .set = set_tune},
     {.name = NULL}};
 
-/* --tune need not have a value: what follows is another option, or the name of an operation. */
+/* --tune without a value: the next argument is another option or the name of an operation. */
 static bool is_lone_tune(const char *argument, const char *next) {
     return strcmp(argument, "--tune") == 0 &&
            (next == NULL || next[0] == '-' || strcmp(next, "all") == 0 || lksi_bench_operation_find(next) != NULL);
 }
 
-/* --- what fits together --- */
+/* --- combinations --- */
 
 static int check_algorithm(const lksi_bench_plan *plan) {
     const char *asked = plan->algorithm, *known;
@@ -178,7 +178,7 @@ static int check_ranks(const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Processes unless threads are asked for, by their name or by their transport's. */
+/* Ranks are processes unless threads are requested, by option or by transport. */
 static int complete_mode(lksi_bench_plan *plan) {
     const char *transport = plan->transport != NULL ? plan->transport : "auto";
     bool is_thread = strcmp(transport, "thread") == 0;
@@ -206,7 +206,7 @@ static int check_operation(const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Without --sizes: from 4 bytes on, or an element where that is longer, to 64 MiB. */
+/* Default sizes: from 4 bytes, or one element if that is larger, to 64 MiB. */
 static int complete_sizes(lksi_bench_plan *plan) {
     if (plan->n_sizes > 0 && plan->operation != NULL && plan->operation->segment == NULL)
         return lksi_refuse("bench", "%s takes no --sizes", plan->operation->name);
@@ -220,7 +220,7 @@ static int complete_sizes(lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Tuning measures one thing: messages over the transport that `auto` is to be told of. */
+/* Tuning measures only send_recv, over the transport for which `auto` needs the values. */
 static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
     if (!plan->does_tune) return 0;
     if (has_operation && (plan->operation == NULL || !plan->operation->is_pair))

@@ -1,4 +1,4 @@
-/* lockstep data: data sets by name. */
+/* lockstep data: downloads and checks data sets by name. */
 #include "cli/cli.h"
 #include "data/download/download.h"
 
@@ -88,7 +88,7 @@ static lks_status list(const request *asked, const lksi_set *set, const char *di
     return LKS_OK;
 }
 
-/* Goes through all sets, so that one run tells of every one. */
+/* Processes all sets, also after an error, so that one run reports on each. */
 static int for_each(const request *asked, action act) {
     char directory[LKSI_PATH_NBYTES];
     int exit_status = 0;
@@ -97,7 +97,7 @@ static int for_each(const request *asked, action act) {
         if (has_place && act(asked, asked->sets[i], directory) == LKS_OK) continue;
         (void)lksi_refuse("data", "%s", lks_error_text());
         exit_status = 1;
-        if (!has_place) break; /* nor has any other */
+        if (!has_place) break; /* the other sets have no directory either */
     }
     return exit_status;
 }

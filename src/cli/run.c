@@ -1,4 +1,4 @@
-/* lockstep run: ranks on this machine, or on several. */
+/* lockstep run: starts ranks on this machine or on several. */
 #include "cli/run.h"
 #include "cli/cli.h"
 #include "launch/agent.h"
@@ -85,7 +85,7 @@ static void report(void *argument, const lksi_failure *failure) {
     lksi_terminal_write();
 }
 
-/* The options of a run over hosts. */
+/* Checks the options of a run over several hosts. */
 static int check_hosts(lksi_run_request *request) {
     lksi_run *run = &request->run;
     if (run->n_nodes > 0 && run->hosts_file != NULL)
@@ -104,7 +104,7 @@ static int check_hosts(lksi_run_request *request) {
     return 0;
 }
 
-/* What each option alone cannot see. */
+/* Checks combinations of options. */
 static int check_request(lksi_run_request *request, const char *program) {
     const lksi_run *run = &request->run;
     const lksi_job *job = &run->job;
@@ -119,7 +119,7 @@ static int check_request(lksi_run_request *request, const char *program) {
     if (job->as_threads && (job->prefix || job->log_dir != NULL))
         return lksi_refuse("run", "%s needs ranks that are processes: threads share one output",
                            job->prefix ? "--prefix" : "--log-dir");
-    if (run->n_nodes > 0) return 0; /* how many ranks there are the head knows */
+    if (run->n_nodes > 0) return 0; /* only the head knows the number of ranks */
     if (job->n_ranks > 0 && job->grains > 0 && job->grains % job->n_ranks != 0)
         return lksi_refuse("run", "--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
     if (run->hosts_file == NULL && run->min_ranks > job->n_ranks)
@@ -130,7 +130,7 @@ static int check_request(lksi_run_request *request, const char *program) {
 static int run_here(const lksi_run *run) {
     lksi_end end;
     lks_status status = lksi_supervise_generations(&run->job, run->max_restarts, &end);
-    /* A failed rank and the timeout have been reported, when they happened. */
+    /* A failed rank and the timeout have been reported already. */
     if (status != LKS_OK && status != LKS_ERR_PEER && status != LKS_ERR_TIMEOUT)
         (void)lksi_refuse("run", "%s", lks_error_text());
     return end.exit_status;
@@ -142,7 +142,7 @@ static void set_defaults(lksi_run *run) {
     if (run->heartbeat_timeout_ms == 0) run->heartbeat_timeout_ms = 10000;
 }
 
-/* Somebody else's `lockstep run` has started us, and reports what is to be reported. */
+/* Another `lockstep run` has started this process and sends its orders on stdin. That one reports to the user. */
 static int run_agent(void) {
     lksi_run orders = {.address = NULL};
     char *text = NULL, **argv = NULL;
@@ -172,8 +172,9 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     return run_here(&request->run);
 }
 
-/* Where whoever started us had closed one, a pipe or a connection of ours would get its number, and with it what ranks
- * read and write. What takes its place can be read to its end at once, or cannot be written: then output is lost. */
+/* Opens stdin, stdout and stderr if the parent had closed them. Otherwise a pipe or connection of this process would
+ * get such a number, and ranks would read from it or write to it. stdin becomes empty. stdout and stderr become
+ * descriptors that cannot be written, so output counts as lost. */
 static void fill_standard_descriptors(void) {
     int opened;
     do opened = open(fcntl(STDIN_FILENO, F_GETFD) < 0 ? "/dev/null" : "/", O_RDONLY);

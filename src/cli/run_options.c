@@ -24,7 +24,7 @@ static int add_variable(void *opaque, const char *value) {
 
 static const lksi_option options[] = {
     RANKS("-n"),
-    RANKS("-np"), /* mpirun's names, and torchrun's */
+    RANKS("-np"), /* names that mpirun and torchrun use */
     RANKS("--np"),
     RANKS("--nproc-per-node"),
     HOSTS("--hosts"),
