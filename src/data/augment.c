@@ -1,4 +1,4 @@
-/* What happens to an image, drawn from Philox by seed, epoch and sample: neither ranks nor threads can change it. */
+/* Draws the changes of an image from Philox. They depend only on seed, epoch and sample, not on ranks or threads. */
 #include "data/data_internal.h"
 
 bool lksi_augment_is_on(const lks_augment_options *options) { return options->crop_padding != 0 || options->flip != 0; }

@@ -1,4 +1,4 @@
-/* A batch file of CIFAR-10's python version: a pickled dictionary of which two entries count,
+/* Parser for a batch file of CIFAR-10's python version: a pickled dictionary, of which two entries are used:
  *
  *     'data'     numpy array (10000, 3072) of u1:  _reconstruct(ndarray, (0,), 'b') with the state
  *                                                  (1, (10000, 3072), dtype('u1', 0, 1) with a state, False, bytes)
@@ -33,7 +33,8 @@ static lks_status find_entry(const lksi_file *file, const lksi_pickle *pickle, c
     return LKS_OK;
 }
 
-/* The arguments' and the state's items of an object that `called` makes; NULL where it is no such object. */
+/* Returns the items of the state of an object that `called` creates, and of its arguments. NULL: it is no such object.
+ */
 static const lksi_pickle_items *state_of(const lksi_pickle *pickle, const lksi_pickle_value *value,
                                          lksi_pickle_kind called, size_t n_arguments, size_t n_state,
                                          const lksi_pickle_items **arguments) {

@@ -96,11 +96,11 @@ size_t lksi_dataset_label_nbytes(const lks_dataset *dataset) {
 
 static uint64_t hash_word(uint64_t hash, uint64_t word) {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    return hash ^ (hash >> 29); /* the product alone never moves high bits down */
+    return hash ^ (hash >> 29); /* a product alone never carries high bits to lower ones */
 }
 
-/* Eight bytes at a time, in four chains that do not wait for each other: FNV byte by byte would take longer than
- * reading the files. The tail is hashed by itself. */
+/* Hashes eight bytes at a time, in four independent chains, because FNV byte by byte would take longer than reading the
+ * files. The tail is hashed separately. */
 uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes) {
     enum { N_CHAINS = 4 };
     const unsigned char *bytes = data, *end = bytes + nbytes / (N_CHAINS * sizeof hash) * (N_CHAINS * sizeof hash);

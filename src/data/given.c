@@ -1,4 +1,4 @@
-/* Data sets made of samples that the caller has in memory. */
+/* Data sets from samples in the caller's memory. */
 #include "data/data_internal.h"
 
 #include <string.h>
@@ -48,7 +48,7 @@ static lks_status check_image(const lks_dataset_options *o) {
         return lksi_error(LKS_ERR_ARGUMENT, "images of %lld channels; 1 to %d are possible", (long long)c,
                           LKSI_MAX_CHANNELS);
     bool is_fitting =
-        h >= 1 && w >= 1 && count / c / h == w && c * h * w == count; /* in this order nothing overflows */
+        h >= 1 && w >= 1 && count / c / h == w && c * h * w == count; /* divisions first, so that nothing overflows */
     if (is_fitting) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "images of %lld channels, %lld x %lld, do not have %lld features", (long long)c,
                       (long long)h, (long long)w, (long long)count);

@@ -1,4 +1,4 @@
-/* Where a global batch is cut into grains.
+/* How a global batch is cut into grains.
  *
  *     5 samples, 8 grains    | |0| |1|2| |3|4|
  *     1 rank                  0 0 0 0 0 0 0 0
@@ -17,7 +17,7 @@ lks_status lksi_grains_check(int64_t grains, int64_t n_ranks) {
                       (long long)n_ranks);
 }
 
-/* grain * count / grains, rounded down, without the product, which may be too large. */
+/* Computes grain * count / grains, rounded down, without forming the product, which may overflow. */
 int64_t lksi_grain_begin(int64_t grain, int64_t grains, int64_t count) {
     return grain * (count / grains) + grain * (count % grains) / grains;
 }

@@ -1,9 +1,9 @@
-/* Cuts a data set into lists of samples by fractions. */
+/* Partitions a data set into lists of samples by fractions. */
 #include "data/data_internal.h"
 
 #include <string.h>
 
-/* Fractions such as 0.7 + 0.2 + 0.1 may add up to a little more than 1 in floating point. */
+/* Fractions such as 0.7 + 0.2 + 0.1 may sum to slightly more than 1 in floating point. */
 static const double ROUNDING = 1e-9;
 
 static lks_status check_fractions(const double *fractions, int n_parts) {

@@ -1,9 +1,8 @@
-/* A reader for the pickles that Python 2's cPickle wrote for CIFAR-10 (protocol 2), and for no others.
+/* A parser for the pickles that Python 2's cPickle wrote for CIFAR-10 (protocol 2), and for no others.
  *
- * A pickle is a program for a stack machine; Python's own reader runs whatever it says, which is why a pickle from a
- * stranger is not safe to load there. This one knows the 25 instructions that those files are made of, three names,
- * and no way to call anything. Every limit below is far above what the files need, so that a hostile file cannot take
- * much memory; nothing recurses.
+ * A pickle is a program for a stack machine. Python's reader executes whatever it says, so it is not safe for pickles
+ * of unknown origin. This parser knows the 25 instructions of those files and three names, and cannot call anything.
+ * Every limit below is far above what the files need, so that a hostile file cannot take much memory. Nothing recurses.
  */
 #include "data/data_internal.h"
 
@@ -13,7 +12,7 @@ enum { MAX_ITEMS = 65536 }; /* on the stack, in the memo, in a list */
 
 typedef struct reader {
     const lksi_file *file;
-    size_t at, opcode_at; /* byte offsets: what is read next, and the instruction that is carried out */
+    size_t at, opcode_at; /* byte offsets of the next byte and of the current instruction */
     lksi_pickle *pickle;
     lksi_pickle_items stack, memo;
 } reader;
@@ -35,7 +34,7 @@ static lks_status take(reader *r, size_t nbytes, const uint8_t **bytes) {
     return LKS_OK;
 }
 
-/* Little-endian. */
+/* Takes a little-endian integer. */
 static lks_status take_integer(reader *r, size_t nbytes, uint32_t *value) {
     const uint8_t *bytes = NULL;
     LKS_TRY(take(r, nbytes, &bytes));
@@ -74,7 +73,7 @@ static lks_status push_container(reader *r, lksi_pickle_kind kind, const lksi_pi
     return push(r, value);
 }
 
-/* The position of the topmost mark; the items above it are an instruction's operands. */
+/* Finds the topmost mark. The items above it are the operands of an instruction. */
 static lks_status find_mark(reader *r, size_t *mark) {
     for (size_t i = r->stack.count; i-- > 0;)
         if (r->stack.items[i].kind == LKSI_PICKLE_MARK) {
@@ -101,7 +100,7 @@ static lks_status push_dict(reader *r) { return push_container(r, LKSI_PICKLE_DI
 static lks_status push_integer(reader *r, size_t nbytes) {
     uint32_t value = 0;
     LKS_TRY(take_integer(r, nbytes, &value));
-    int64_t integer = nbytes == 4 ? (int64_t)(int32_t)value : (int64_t)value; /* only the long ones have a sign */
+    int64_t integer = nbytes == 4 ? (int64_t)(int32_t)value : (int64_t)value; /* only 4-byte integers are signed */
     return push(r, (lksi_pickle_value){.kind = LKSI_PICKLE_INTEGER, .integer = integer});
 }
 
@@ -121,7 +120,7 @@ static lks_status push_string(reader *r, size_t length_nbytes) {
 static lks_status push_short_string(reader *r) { return push_string(r, 1); }
 static lks_status push_long_string(reader *r) { return push_string(r, 4); }
 
-/* A module and a name in it, each with a newline after it, as text to show: cut where it is long. */
+/* Formats a module and a name, each terminated by a newline, for an error text. Long names are truncated. */
 static void format_name(const reader *r, char *text, size_t nbytes) {
     const uint8_t *bytes = (const uint8_t *)r->file->data;
     size_t used = 0;
@@ -191,7 +190,7 @@ static lks_status make_tuple1(reader *r) { return make_tuple_of(r, 1); }
 static lks_status make_tuple2(reader *r) { return make_tuple_of(r, 2); }
 static lks_status make_tuple3(reader *r) { return make_tuple_of(r, 3); }
 
-/* The container is filled before it is pushed over the mark, so the items are still there. */
+/* push_container copies the items before it pushes the tuple over the mark. */
 static lks_status make_tuple(reader *r) {
     size_t mark = 0;
     LKS_TRY(find_mark(r, &mark));
@@ -202,7 +201,7 @@ static lks_status make_tuple(reader *r) {
     return LKS_OK;
 }
 
-/* Moves what is above the mark into the container under it. */
+/* Moves the items above the mark to the container below it. */
 static lks_status add_all(reader *r, lksi_pickle_kind kind) {
     size_t mark = 0;
     LKS_TRY(find_mark(r, &mark));
@@ -218,7 +217,7 @@ static lks_status add_all(reader *r, lksi_pickle_kind kind) {
 static lks_status append_all(reader *r) { return add_all(r, LKSI_PICKLE_LIST); }
 static lks_status set_all(reader *r) { return add_all(r, LKSI_PICKLE_DICT); }
 
-/* "Call it with these": written down, not done. */
+/* Records a call with its arguments. Nothing is called. */
 static lks_status make_object(reader *r) {
     lksi_pickle_value parts[2];
     LKS_TRY(pop(r, LKSI_PICKLE_TUPLE, &parts[1]));

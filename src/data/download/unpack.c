@@ -1,5 +1,5 @@
-/* The files of a tar archive, by libarchive. Nothing is written outside the directory that is given, and nothing but
- * plain files: whatever an archive may hold besides makes it an unexpected one. */
+/* Extracts files of a tar archive with libarchive. It writes only regular files, and only to the given directory. An
+ * archive that holds anything else is refused. */
 #include "data/download/download.h"
 
 #include <errno.h>
@@ -66,7 +66,7 @@ static lks_status fail(const unpacking *u) {
     return lksi_error(LKS_ERR_FORMAT, "%s: damaged archive: %s", u->path, reason != NULL ? reason : "no reason given");
 }
 
-/* NAME of "ROOT/NAME" or "./ROOT/NAME"; "" of ROOT itself; NULL where it lies anywhere else. */
+/* Returns NAME for "ROOT/NAME" or "./ROOT/NAME", "" for ROOT itself, and NULL for anything else. */
 static const char *name_within(const char *root, const char *path) {
     size_t length = strlen(root);
     if (strncmp(path, "./", 2) == 0) path += 2;
