@@ -96,7 +96,7 @@ int main(int argc, char **argv) {
         char *end;
         count = strtol(argv[2], &end, 10);
         if (*end != '\0' || count < 1 || count > 1000 * 1000 * 1000L) {
-            fprintf(stderr, "race: --count '%s': a number from 1 to 1000000000 was expected\n", argv[2]);
+            fprintf(stderr, "race: --count '%s' is not a number from 1 to 1000000000\n", argv[2]);
             return 2;
         }
     } else if (argc > 1) {

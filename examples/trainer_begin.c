@@ -118,7 +118,7 @@ static int checkpoint_is_writable(const char *path, char full_path[PATH_MAX]) {
 
 static int directory_is_there(const char *path) {
     if (mkdir(path, 0777) == 0 || errno == EEXIST) return 1;
-    fprintf(stderr, "lockstep: %s: the run's directory cannot be made: %s\n", path, strerror(errno));
+    fprintf(stderr, "lockstep: %s: the run's directory cannot be created: %s\n", path, strerror(errno));
     return 0;
 }
 

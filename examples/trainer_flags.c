@@ -192,8 +192,8 @@ static void take_grains(trainer_flags *flags) {
 
 static void refuse_combinations(trainer_flags *flags) {
     if (flags->checkpoint_every > 0 && flags->run == NULL)
-        refuse(flags, "--checkpoint-every goes with --run DIR alone, where the checkpoints are written");
-    if (flags->keep > 0 && flags->checkpoint_every == 0) refuse(flags, "--keep goes with --checkpoint-every alone");
+        refuse(flags, "--checkpoint-every needs --run DIR, where the checkpoints are written");
+    if (flags->keep > 0 && flags->checkpoint_every == 0) refuse(flags, "--keep needs --checkpoint-every");
     if (flags->init != NULL && flags->resume != NULL) refuse(flags, "--init and --resume exclude each other");
     if (flags->makes_data && (flags->data != NULL || flags->downloads))
         refuse(flags, "%s: samples are made from the seed, there is no data set",
@@ -201,7 +201,7 @@ static void refuse_combinations(trainer_flags *flags) {
     if (flags->syncs_batch_norm && !flags->has_batch_norm)
         refuse(flags, "--sync-batch-norm: the model has no batch norm");
     if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
-        refuse(flags, "--compress-rank goes with --compress powersgd alone");
+        refuse(flags, "--compress-rank needs --compress powersgd");
     if (flags->grains > 0 && flags->accumulate > 1) /* each grain already is a piece of a step */
         refuse(flags, "--grains and --accumulate exclude each other");
     if (flags->grains > 0 && flags->syncs_batch_norm) /* each grain has its own statistics */

@@ -62,6 +62,6 @@ lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t 
     if (is_used)
         printf("LOCKSTEP_TUNING=%s lets auto use them\n", path);
     else
-        printf("auto uses those of tcp and mpi alone\n");
+        printf("auto uses only those of tcp and mpi\n");
     return lksi_output_flush();
 }

@@ -104,15 +104,15 @@ static int for_each(const request *asked, action act) {
 
 static int run(int argc, char **argv) {
     request asked = {.n_sets = 0};
-    if (argc < 2) return lksi_refuse("data", "get, verify or list? see lockstep help data");
+    if (argc < 2) return lksi_refuse("data", "no action is given: get, verify or list; see lockstep help data");
     bool is_get = strcmp(argv[1], "get") == 0, is_list = strcmp(argv[1], "list") == 0;
     if (!is_get && !is_list && strcmp(argv[1], "verify") != 0)
-        return lksi_refuse("data", "'%s': get, verify or list was expected; see lockstep help data", argv[1]);
+        return lksi_refuse("data", "'%s' is not one of get, verify, list; see lockstep help data", argv[1]);
     int refused = parse(argc - 2, argv + 2, &asked);
     if (refused != 0) return refused;
-    if (asked.is_forced && !is_get) return lksi_refuse("data", "--force goes with get alone");
+    if (asked.is_forced && !is_get) return lksi_refuse("data", "--force is for get only");
     if (is_list && asked.n_sets > 0) return lksi_refuse("data", "list takes no names");
-    if (!is_list && asked.n_sets == 0) return lksi_refuse("data", "which data sets? see lockstep data list");
+    if (!is_list && asked.n_sets == 0) return lksi_refuse("data", "no data set is given; see lockstep data list");
     for (int i = 0; is_list && lksi_set_at(i) != NULL; i++) asked.sets[asked.n_sets++] = lksi_set_at(i);
     return for_each(&asked, is_get ? get : is_list ? list : verify);
 }

@@ -62,7 +62,7 @@ static int refuse_unknown(const char *command, const lksi_option *options, const
 static int set_number(const char *command, const lksi_option *o, const char *value, int *number) {
     int64_t parsed;
     if (!lksi_parse_i64(value, o->min, o->max, &parsed))
-        return lksi_refuse(command, "%s '%s': a number from %d to %d was expected", o->name, value, o->min, o->max);
+        return lksi_refuse(command, "%s '%s' is not a number from %d to %d", o->name, value, o->min, o->max);
     *number = (int)parsed;
     return 0;
 }
@@ -70,13 +70,13 @@ static int set_number(const char *command, const lksi_option *o, const char *val
 static int set_seconds(const char *command, const lksi_option *o, const char *value, int64_t *duration_ms) {
     double seconds;
     if (!lksi_parse_f64(value, 0.001, 1e9, &seconds))
-        return lksi_refuse(command, "%s '%s': seconds were expected, at least 0.001", o->name, value);
+        return lksi_refuse(command, "%s '%s' is not a number of seconds of at least 0.001", o->name, value);
     *duration_ms = (int64_t)ceil(seconds * 1000);
     return 0;
 }
 
 static int set_text(const char *command, const lksi_option *o, const char *value, const char **text) {
-    if (*value == '\0') return lksi_refuse(command, "%s '': %s was expected", o->name, o->expected);
+    if (*value == '\0') return lksi_refuse(command, "%s '' is empty; it takes %s", o->name, o->expected);
     *text = value;
     return 0;
 }

@@ -93,13 +93,13 @@ static int check_hosts(lksi_run_request *request) {
                            "--nnodes is for hosts that start by themselves, --hosts for those started from here");
     if (run->hosts_file != NULL && run->node >= 0)
         return lksi_refuse("run", "--node-rank is for --nnodes: with --hosts the lines of the file number the hosts");
-    if (run->job.as_threads) return lksi_refuse("run", "--threads are for one host");
+    if (run->job.as_threads) return lksi_refuse("run", "--threads works on one host only");
     if (run->n_nodes > 0 && run->node < 0)
-        return lksi_refuse("run", "which of the %d? --node-rank is missing", run->n_nodes);
+        return lksi_refuse("run", "--node-rank is missing: the index of this host among the %d", run->n_nodes);
     if (run->n_nodes > 0 && run->node >= run->n_nodes)
         return lksi_refuse("run", "--node-rank %d: --nnodes is %d", run->node, run->n_nodes);
     if (run->n_nodes > 0 && run->address == NULL)
-        return lksi_refuse("run", "where is node 0? --master-addr is missing");
+        return lksi_refuse("run", "--master-addr is missing: the address of node 0");
     if (run->n_nodes > 0 && run->port == 0) run->port = 29400;
     return 0;
 }
@@ -112,10 +112,10 @@ static int check_request(lksi_run_request *request, const char *program) {
         int refused = check_hosts(request);
         if (refused != 0) return refused;
     } else if (run->node >= 0 || run->address != NULL || run->port != 0 || run->ssh != NULL || run->n_forwarded > 0) {
-        return lksi_refuse("run", "which hosts? --nnodes N or --hosts FILE is missing");
+        return lksi_refuse("run", "--nnodes N or --hosts FILE is missing: an option for several hosts was given");
     }
     if (job->n_ranks == 0 && run->hosts_file == NULL)
-        return lksi_refuse("run", "how many ranks? -n N is missing before '%s'", program);
+        return lksi_refuse("run", "-n N is missing before '%s': the number of ranks", program);
     if (job->as_threads && (job->prefix || job->log_dir != NULL))
         return lksi_refuse("run", "%s needs ranks that are processes: threads share one output",
                            job->prefix ? "--prefix" : "--log-dir");
@@ -161,7 +161,7 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     int refused = lksi_run_options_parse(argc, argv, request, &n_taken);
     if (refused != 0) return refused;
     if (request->is_agent) return run_agent();
-    if (n_taken >= argc) return lksi_refuse("run", "which program? see lockstep help run");
+    if (n_taken >= argc) return lksi_refuse("run", "no program is given; see lockstep help run");
     refused = check_request(request, argv[n_taken]);
     if (refused != 0) return refused;
     request->run.job.argv = argv + n_taken;

@@ -8,11 +8,11 @@ lks_status lksi_augment_check(const lks_augment_options *options, const lks_data
     long long padding = (long long)options->crop_padding;
     if (!lksi_augment_is_on(options)) return LKS_OK;
     if (image->height == 1)
-        return lksi_error(LKS_ERR_ARGUMENT, "samples of %lld features that are no images cannot be augmented",
+        return lksi_error(LKS_ERR_ARGUMENT, "samples of %lld features are not images and cannot be augmented",
                           (long long)dataset->n_features);
     if (padding < 0 || padding > image->height || padding > image->width)
-        return lksi_error(LKS_ERR_ARGUMENT, "a crop padding of %lld around images of %lld x %lld", padding,
-                          (long long)image->height, (long long)image->width);
+        return lksi_error(LKS_ERR_ARGUMENT, "crop_padding %lld is negative or larger than the images of %lld x %lld",
+                          padding, (long long)image->height, (long long)image->width);
     return LKS_OK;
 }
 

@@ -61,8 +61,8 @@ static lks_status copy_pixels(const lksi_file *file, const lksi_pickle *pickle, 
     const lksi_pickle_items *shape = lksi_pickle_items_of(pickle, &state->items[1], LKSI_PICKLE_TUPLE, 2);
     if (shape == NULL || shape->count != 2 || !is_integer(&shape->items[0], n_records) ||
         !is_integer(&shape->items[1], LKSI_CIFAR10_N_PIXELS))
-        return lksi_error(LKS_ERR_FORMAT, "%s: 'data' has not the shape (%lld, %d)", file->path, (long long)n_records,
-                          LKSI_CIFAR10_N_PIXELS);
+        return lksi_error(LKS_ERR_FORMAT, "%s: 'data' does not have the shape (%lld, %d)", file->path,
+                          (long long)n_records, LKSI_CIFAR10_N_PIXELS);
     int64_t nbytes = state->items[4].integer, expected = n_records * LKSI_CIFAR10_N_PIXELS;
     if (nbytes != expected)
         return lksi_error(LKS_ERR_FORMAT, "%s: 'data' has %lld bytes, %lld expected", file->path, (long long)nbytes,

@@ -37,11 +37,11 @@ static lks_status resolve_options(lks_classification_options *o) {
     if (o->flip_fraction == 0) o->flip_fraction = 0.01;
     if (o->flip_fraction == LKS_ZERO) o->flip_fraction = 0;
     if (o->n_informative > o->n_features)
-        return lksi_error(LKS_ERR_ARGUMENT, "%lld informative features of only %lld", (long long)o->n_informative,
-                          (long long)o->n_features);
+        return lksi_error(LKS_ERR_ARGUMENT, "n_informative %lld is larger than n_features %lld",
+                          (long long)o->n_informative, (long long)o->n_features);
     float separation = (float)o->class_separation; /* features are f32 */
     if (!(separation > 0) || !isfinite(separation))
-        return lksi_error(LKS_ERR_ARGUMENT, "class_separation %g is not a positive number of f32", o->class_separation);
+        return lksi_error(LKS_ERR_ARGUMENT, "class_separation %g is not a positive f32 number", o->class_separation);
     if (!(o->flip_fraction >= 0 && o->flip_fraction <= 1))
         return lksi_error(LKS_ERR_ARGUMENT, "flip_fraction %g is outside 0..1", o->flip_fraction);
     int64_t n_clusters = o->n_classes * o->clusters_per_class;

@@ -61,7 +61,7 @@ lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t 
     LKS_TRY(lksi_check_given("dataset_slice", "slice", slice));
     LKS_TRY(lksi_check_given("dataset_slice", "dataset", dataset));
     if (begin < 0 || end < begin || end > dataset->count)
-        return lksi_error(LKS_ERR_ARGUMENT, "slice %lld..%lld of a data set of %lld samples", (long long)begin,
+        return lksi_error(LKS_ERR_ARGUMENT, "slice %lld..%lld is outside a data set of %lld samples", (long long)begin,
                           (long long)end, (long long)dataset->count);
     lks_dataset *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
@@ -144,7 +144,7 @@ static lks_status check_given(const char *call, const lks_dataset *dataset, cons
 
 static lks_status check_index(const lks_dataset *dataset, int64_t index) {
     if (index >= 0 && index < dataset->count) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "sample %lld of a data set of %lld samples", (long long)index,
+    return lksi_error(LKS_ERR_ARGUMENT, "sample %lld is outside a data set of %lld samples", (long long)index,
                       (long long)dataset->count);
 }
 

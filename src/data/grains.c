@@ -10,7 +10,7 @@
 lks_status lksi_grains_check(int64_t grains, int64_t n_ranks) {
     if (grains == 0) return LKS_OK;
     if (grains < 0 || grains > LKSI_MAX_GRAINS || (grains & (grains - 1)) != 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "grains %lld; possible are powers of two, to %d", (long long)grains,
+        return lksi_error(LKS_ERR_ARGUMENT, "grains %lld is not a power of two in 1..%d", (long long)grains,
                           (int)LKSI_MAX_GRAINS);
     if (grains % n_ranks == 0) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "grains %lld cannot be divided equally among %lld ranks", (long long)grains,

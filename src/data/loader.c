@@ -243,7 +243,7 @@ void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step) {
 static lks_status choose_n_workers(const lks_loader *loader, const lks_loader_options *options, int *n_workers) {
     int wanted = options->n_workers, n_local = options->n_local_ranks;
     if (n_local < 0 || n_local > loader->sampler.n_ranks)
-        return lksi_error(LKS_ERR_ARGUMENT, "n_local_ranks %d of a world of %lld", n_local,
+        return lksi_error(LKS_ERR_ARGUMENT, "n_local_ranks %d is outside a world of %lld", n_local,
                           (long long)loader->sampler.n_ranks);
     if (wanted < -1 || wanted > MAX_WORKERS)
         return lksi_error(LKS_ERR_ARGUMENT, "n_workers %d is outside -1..%d", wanted, MAX_WORKERS);
@@ -317,8 +317,7 @@ static lks_status start_workers(lks_loader *loader, int n_workers) {
 static lks_status check_bytes(const lks_dataset *dataset, const lks_augment_options *augment) {
     LKS_TRY(lksi_dataset_check_bytes(dataset));
     if (augment->crop_padding <= INT16_MAX) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT,
-                      "a crop padding of %lld; samples that are given as bytes have one of %d at most",
+    return lksi_error(LKS_ERR_ARGUMENT, "crop_padding %lld; for samples that are given as bytes it must be at most %d",
                       (long long)augment->crop_padding, INT16_MAX);
 }
 

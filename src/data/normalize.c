@@ -71,7 +71,8 @@ lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means
 static lks_status refuse_loaders(const lks_dataset *dataset) {
     int n_loaders = atomic_load(&dataset->n_loaders);
     if (n_loaders == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "a data set is normalised before its loaders are made: it has %d", n_loaders);
+    return lksi_error(LKS_ERR_STATE, "a data set must be normalised before its loaders are created; it has %d",
+                      n_loaders);
 }
 
 /* Combines a normalisation with the present one. Mean and deviation are in the present units. */

@@ -57,7 +57,7 @@ static lks_status push(reader *r, lksi_pickle_value value) { return push_to(r, &
 
 static lks_status pop(reader *r, lksi_pickle_kind kind, lksi_pickle_value *value) {
     if (r->stack.count == 0 || r->stack.items[r->stack.count - 1].kind != kind)
-        return fail(r, "what it works on is not there");
+        return fail(r, "its operands are missing");
     *value = r->stack.items[--r->stack.count];
     return LKS_OK;
 }
@@ -67,7 +67,7 @@ static lks_status push_container(reader *r, lksi_pickle_kind kind, const lksi_pi
     if (pickle->n_containers == LKSI_PICKLE_MAX_CONTAINERS) return fail(r, "more objects than a CIFAR-10 batch has");
     lksi_pickle_value value = {.kind = kind, .container = (uint32_t)pickle->n_containers++};
     for (size_t i = 0; i < count; i++) {
-        if (items[i].kind == LKSI_PICKLE_MARK) return fail(r, "what it works on is not there");
+        if (items[i].kind == LKSI_PICKLE_MARK) return fail(r, "its operands are missing");
         LKS_TRY(push_to(r, &pickle->containers[value.container], &items[i]));
     }
     return push(r, value);
@@ -148,14 +148,14 @@ static lks_status push_name(reader *r) {
     }
     char name[65], text[160];
     format_name(r, name, sizeof name);
-    snprintf(text, sizeof text, "the name is none that CIFAR-10's batches use: '%s'", name);
+    snprintf(text, sizeof text, "a name that CIFAR-10's batches do not use: '%s'", name);
     return fail(r, text);
 }
 
 static lks_status put(reader *r, size_t index_nbytes) {
     uint32_t index = 0;
     LKS_TRY(take_integer(r, index_nbytes, &index));
-    if (r->stack.count == 0) return fail(r, "nothing to remember");
+    if (r->stack.count == 0) return fail(r, "nothing to store in the memo");
     if (index >= MAX_ITEMS) return fail(r, "a memo larger than a CIFAR-10 batch has");
     LKS_TRY(lksi_grow((void **)&r->memo.items, &r->memo.capacity, (size_t)index + 1, sizeof *r->memo.items));
     for (; r->memo.count <= index; r->memo.count++)
@@ -171,7 +171,7 @@ static lks_status get(reader *r, size_t index_nbytes) {
     uint32_t index = 0;
     LKS_TRY(take_integer(r, index_nbytes, &index));
     if (index >= r->memo.count || r->memo.items[index].kind == LKSI_PICKLE_MARK)
-        return fail(r, "nothing is remembered there");
+        return fail(r, "the memo has no such entry");
     return push(r, r->memo.items[index]);
 }
 
@@ -179,7 +179,7 @@ static lks_status get1(reader *r) { return get(r, 1); }
 static lks_status get4(reader *r) { return get(r, 4); }
 
 static lks_status make_tuple_of(reader *r, size_t count) {
-    if (r->stack.count < count) return fail(r, "what it works on is not there");
+    if (r->stack.count < count) return fail(r, "its operands are missing");
     r->stack.count -= count;
     lksi_pickle_value items[3] = {{0}};
     memcpy(items, r->stack.items + r->stack.count, count * sizeof *items);
@@ -207,7 +207,7 @@ static lks_status add_all(reader *r, lksi_pickle_kind kind) {
     LKS_TRY(find_mark(r, &mark));
     size_t count = r->stack.count - mark - 1;
     if (mark == 0 || r->stack.items[mark - 1].kind != kind || (kind == LKSI_PICKLE_DICT && count % 2 != 0))
-        return fail(r, "what it works on is not there");
+        return fail(r, "its operands are missing");
     lksi_pickle_items *container = &r->pickle->containers[r->stack.items[mark - 1].container];
     for (size_t i = 0; i < count; i++) LKS_TRY(push_to(r, container, &r->stack.items[mark + 1 + i]));
     r->stack.count = mark;
@@ -221,10 +221,10 @@ static lks_status set_all(reader *r) { return add_all(r, LKSI_PICKLE_DICT); }
 static lks_status make_object(reader *r) {
     lksi_pickle_value parts[2];
     LKS_TRY(pop(r, LKSI_PICKLE_TUPLE, &parts[1]));
-    if (r->stack.count == 0) return fail(r, "what it works on is not there");
+    if (r->stack.count == 0) return fail(r, "its operands are missing");
     parts[0] = r->stack.items[--r->stack.count];
     if (parts[0].kind != LKSI_PICKLE_RECONSTRUCT && parts[0].kind != LKSI_PICKLE_DTYPE)
-        return fail(r, "it calls what is no function");
+        return fail(r, "it calls something that is not a function");
     return push_container(r, LKSI_PICKLE_OBJECT, parts, 2);
 }
 
@@ -232,7 +232,7 @@ static lks_status set_state(reader *r) {
     lksi_pickle_value state;
     LKS_TRY(pop(r, LKSI_PICKLE_TUPLE, &state));
     if (r->stack.count == 0 || r->stack.items[r->stack.count - 1].kind != LKSI_PICKLE_OBJECT)
-        return fail(r, "what it works on is not there");
+        return fail(r, "its operands are missing");
     lksi_pickle_items *object = &r->pickle->containers[r->stack.items[r->stack.count - 1].container];
     if (object->count != 2) return fail(r, "an object with two states");
     return push_to(r, object, &state);
@@ -273,11 +273,11 @@ static const instruction instructions[] = {
 static lks_status run(reader *r, uint8_t code) {
     for (size_t i = 0; i < sizeof instructions / sizeof instructions[0]; i++)
         if (instructions[i].code == code) return instructions[i].run(r);
-    return fail(r, "none that CIFAR-10's batches use");
+    return fail(r, "CIFAR-10's batches do not use it");
 }
 
 static lks_status finish(const reader *r) {
-    if (r->stack.count != 1) return fail(r, "the end, but not one object is left");
+    if (r->stack.count != 1) return fail(r, "the end, but the stack does not hold exactly one object");
     if (r->at != r->file->nbytes)
         return lksi_error(LKS_ERR_FORMAT, "%s: too long: %zu bytes after the pickle's end", r->file->path,
                           r->file->nbytes - r->at);

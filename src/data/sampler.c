@@ -21,7 +21,7 @@ static lks_status check_indices(const int64_t *indices, int64_t n_indices, int64
 
 lks_status lksi_sampler_init(lksi_sampler *sampler, const lks_dataset *dataset, const lks_loader_options *options) {
     int n_ranks = options->n_ranks == 0 ? 1 : options->n_ranks;
-    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "a world of %d ranks", n_ranks);
+    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "n_ranks %d is negative", n_ranks);
     if (options->rank < 0 || options->rank >= n_ranks)
         return lksi_error(LKS_ERR_ARGUMENT, "rank %d is outside the world of %d", options->rank, n_ranks);
     if (options->batch < 1)

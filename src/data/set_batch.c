@@ -67,7 +67,7 @@ lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_n
     LKS_TRY(lksi_check_given("program_set_batch", "batch", batch));
     if (batch->count != lksi_program_batch(program))
         return lksi_error(LKS_ERR_ARGUMENT,
-                          "a batch of %lld samples for a program of %lld: make one of each size that comes",
+                          "a batch of %lld samples for a program of %lld: create one program per batch size",
                           (long long)batch->count, (long long)lksi_program_batch(program));
     LKS_TRY(lksi_program_give(program, features, labels, batch));
     note(program, batch);

@@ -87,12 +87,12 @@ void lks_windows_rewind(lks_windows *windows) { lks_windows_seek(windows, 0, 0);
 
 static lks_status check_options(const lks_windows_options *options, int n_ranks, int64_t n_labels) {
     long long batch = (long long)options->batch;
-    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "a world of %d ranks", n_ranks);
+    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "n_ranks %d is negative", n_ranks);
     if (options->rank < 0 || options->rank >= n_ranks)
         return lksi_error(LKS_ERR_ARGUMENT, "rank %d is outside the world of %d", options->rank, n_ranks);
     if (options->n_steps < 1 || options->n_steps > INT32_MAX)
-        return lksi_error(LKS_ERR_ARGUMENT, "windows of %lld steps, 1..%d are possible", (long long)options->n_steps,
-                          INT32_MAX);
+        return lksi_error(LKS_ERR_ARGUMENT, "windows of %lld steps; the number must be in 1..%d",
+                          (long long)options->n_steps, INT32_MAX);
     if (batch < 1) return lksi_error(LKS_ERR_ARGUMENT, "a batch of %lld columns", batch);
     LKS_TRY(lksi_grains_check(options->grains, n_ranks));
     if (batch < n_ranks && options->grains == 0)

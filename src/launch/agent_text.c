@@ -103,12 +103,12 @@ static lks_status read_all(int descriptor, char **text, size_t *nbytes) {
         struct pollfd ready = {.fd = descriptor, .events = POLLIN};
         const int64_t left_ms = (deadline_ns - lksi_now_ns()) / LKSI_NS_PER_MS;
         if (left_ms <= 0 || (poll(&ready, 1, (int)left_ms) == 0))
-            status = lksi_error(LKS_ERR_TIMEOUT, "the agent was not told what to do in %d s", TIMEOUT_MS / 1000);
+            status = lksi_error(LKS_ERR_TIMEOUT, "the agent's orders did not arrive within %d s", TIMEOUT_MS / 1000);
         if (status == LKS_OK) status = lksi_grow(&grown, &capacity, n_done + 4096, 1);
         if (status != LKS_OK) break;
         n_read = read(descriptor, (char *)grown + n_done, 4096);
         if (n_read > 0) n_done += (size_t)n_read;
-        if (n_read < 0 && errno != EINTR) status = lksi_error_errno("the agent cannot read what to do");
+        if (n_read < 0 && errno != EINTR) status = lksi_error_errno("cannot read the agent's orders");
         if (n_done > MAX_NBYTES)
             status = lksi_error(LKS_ERR_FORMAT, "the agent's orders are over %d bytes", MAX_NBYTES);
     }
@@ -131,8 +131,7 @@ static char *next(reader *r) {
 }
 
 static lks_status garbled(void) {
-    return lksi_error(LKS_ERR_FORMAT,
-                      "the agent's orders make no sense: is the other side another version of lockstep?");
+    return lksi_error(LKS_ERR_FORMAT, "the agent's orders are invalid: is the other side another version of lockstep?");
 }
 
 static lks_status take_settings(reader *r, lksi_run *run) {

@@ -42,7 +42,7 @@ static bool quote(char *command, const char *text) {
 /* Writes the command for the remote shell: the same program in the same directory. */
 static lks_status write_command(const char *self, char command[COMMAND_NBYTES]) {
     char directory[4096];
-    if (getcwd(directory, sizeof directory) == NULL) return lksi_error_errno("cannot tell the working directory");
+    if (getcwd(directory, sizeof directory) == NULL) return lksi_error_errno("cannot get the working directory");
     strcpy(command, "cd ");
     bool has_room = quote(command, directory);
     strcat(command, " && exec ");
@@ -69,7 +69,7 @@ static lks_status split_words(command *c) {
 static lks_status make_command(const lksi_child *child, const char *ssh, command *c) {
     *c = (command){.self = ""};
     const ssize_t length = readlink("/proc/self/exe", c->self, sizeof c->self - 1);
-    if (length < 0) return lksi_error_errno("cannot tell the path of this program");
+    if (length < 0) return lksi_error_errno("cannot get the path of this program");
     if (child->host == NULL) {
         c->words[0] = c->self, c->words[1] = "run", c->words[2] = "--agent";
         return LKS_OK;

@@ -83,7 +83,7 @@ static lks_status address_towards(const char *host, lksi_address *own) {
     if (probe < 0) return lksi_error_errno("cannot make a socket");
     lks_status status = LKS_OK;
     if (connect(probe, (const struct sockaddr *)&there.storage, there.nbytes) != 0)
-        status = lksi_error_errno("there is no way to the host '%s'", host);
+        status = lksi_error_errno("cannot find a route to the host '%s'", host);
     if (status == LKS_OK) status = lksi_address_of_socket(probe, own);
     close(probe);
     return status;

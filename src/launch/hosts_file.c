@@ -40,7 +40,7 @@ static bool take_word(parser *p, char word[256]) {
 static lks_status take_number(parser *p, const char *name, int *number) {
     char word[256];
     int64_t value;
-    if (*number != 0) return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s is there twice", p->path, p->line, name);
+    if (*number != 0) return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s is given twice", p->path, p->line, name);
     if (!take_word(p, word) || strcmp(word, "=") != 0 || !take_word(p, word) ||
         !lksi_parse_i64(word, 1, LKSI_MAX_RANKS, &value))
         return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s=N was expected, N from 1 to %d", p->path, p->line, name,
@@ -155,7 +155,7 @@ lks_status lksi_hosts_file_read(const char *path, lksi_host_line **hosts, int *n
     lksi_free(data);
     if (text == NULL) return LKS_ERR_MEMORY;
     lks_status status = memchr(text, '\0', nbytes) == NULL ? lksi_hosts_parse(path, text, hosts, n_hosts)
-                                                           : lksi_error(LKS_ERR_FORMAT, "%s: this is no text", path);
+                                                           : lksi_error(LKS_ERR_FORMAT, "%s: not a text file", path);
     lksi_free(text);
     return status;
 }

@@ -46,7 +46,7 @@ void lksi_link_send(lksi_link *link, const lksi_message *message) {
     if (n_sent == (ssize_t)sizeof *message) return;
     /* A socket buffer holds some hundred messages. A peer with that many unread has stopped reading. */
     if (n_sent >= 0 || errno == EAGAIN)
-        note_loss(link, "does not read what it is told");
+        note_loss(link, "does not read its messages");
     else
         note_end(link, errno);
     /* Does not close the link, because the caller may be in the middle of sending to several. lksi_link_receive first
@@ -87,7 +87,7 @@ bool lksi_link_receive(lksi_link *link, lksi_message *message) {
         if (link->n_read < sizeof link->coming) continue;
         link->n_read = 0;
         if (!is_sound(&link->coming)) {
-            lose(link, "says what makes no sense");
+            lose(link, "sent an invalid message");
             return false;
         }
         if (link->coming.kind == LKSI_MESSAGE_HEARTBEAT) continue;

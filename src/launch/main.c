@@ -98,14 +98,14 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     }
     int64_t n_ranks;
     if (!lksi_parse_i64(threads, 1, LKSI_MAX_RANKS, &n_ranks)) {
-        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_THREADS='%s': a number from 1 to %d was expected", threads,
+        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_THREADS='%s' is not a number from 1 to %d", threads,
                          LKSI_MAX_RANKS);
         return lks_report(LKS_ERR_ARGUMENT, NULL, 0);
     }
     int64_t grace_ms = 5000;
     const char *grace = getenv("LOCKSTEP_GRACE_MS");
     if (grace != NULL && !lksi_parse_i64(grace, 1, INT64_C(1) << 40, &grace_ms)) {
-        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GRACE_MS='%s': a number of milliseconds was expected", grace);
+        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GRACE_MS='%s' is not a number of milliseconds", grace);
         return lks_report(LKS_ERR_ARGUMENT, NULL, 0);
     }
     main_call call = {.argc = argc, .argv = argv, .rank_main = rank_main};

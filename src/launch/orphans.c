@@ -63,7 +63,7 @@ void lksi_orphans_end(void) {
         if (is_any) give_up_ns = lksi_now_ns() + patience_ns;
         const pid_t left = kill_children();
         if (lksi_now_ns() > give_up_ns) {
-            lksi_log(LKS_LOG_WARNING, "process %d, which the ranks have left, cannot be ended", (int)left);
+            lksi_log(LKS_LOG_WARNING, "process %d, which the ranks left behind, cannot be killed", (int)left);
             break;
         }
         lksi_sleep_ns(pause_ns);

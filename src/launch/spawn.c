@@ -33,7 +33,7 @@ static lks_status spawn_processes(int n_ranks, int (*function)(void *argument), 
     LKS_TRY(count_lasting_threads(&n_threads));
     if (n_threads > 1)
         return lksi_error(LKS_ERR_STATE,
-                          "lks_spawn with processes comes before any device or thread: this process has %d threads",
+                          "lks_spawn with processes must come before any device or thread: this process has %d threads",
                           n_threads);
     return lksi_supervise(&(lksi_job){.n_ranks = n_ranks, .function = function, .argument = argument}, &end);
 }
@@ -51,10 +51,10 @@ static int run_call(void *opaque, int rank) {
 
 lks_status lks_spawn(int n_ranks, lks_spawn_mode mode, int (*function)(void *argument), void *argument) {
     if (n_ranks < 1 || n_ranks > LKSI_MAX_RANKS)
-        return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: %d ranks; 1 to %d are possible", n_ranks, LKSI_MAX_RANKS);
+        return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: %d ranks is outside 1..%d", n_ranks, LKSI_MAX_RANKS);
     if (function == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: function is NULL");
     if (mode == LKS_PROCESSES) return spawn_processes(n_ranks, function, argument);
-    if (mode != LKS_THREADS) return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: %d is no mode", (int)mode);
+    if (mode != LKS_THREADS) return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: mode %d is unknown", (int)mode);
     int exit_status;
     return lksi_rank_threads_run(n_ranks, run_call, &(call){function, argument}, 0, &exit_status);
 }

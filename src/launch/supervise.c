@@ -88,7 +88,7 @@ static int describe_end(supervisor *s, int index) {
     else
         snprintf(s->text, sizeof s->text, "%s was killed by %s%s", who, lksi_signal_name(number, name),
                  info->si_code == CLD_DUMPED          ? " (core dumped)"
-                 : number == SIGKILL && s->has_killed ? ", by this launcher, for it had not ended in its time"
+                 : number == SIGKILL && s->has_killed ? ", by this launcher, because it had not ended in time"
                                                       : "");
     return exit_status != 0 ? exit_status : 1;
 }

@@ -78,7 +78,7 @@ bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const c
     else if (per_epoch > 0 && position->epoch > (INT64_MAX - position->step) / per_epoch)
         *what = "more steps than can be counted";
     else if (position->epoch * per_epoch + position->step != step)
-        *what = "its epoch and the step in it are not where its steps end";
+        *what = "epoch and step do not match the number of steps";
     else
         return true;
     return false;
@@ -89,8 +89,7 @@ static lks_status follow(lks_group *group, const char *path, lks_status status, 
     char text[LKSI_ERROR_TEXT_NBYTES];
     memcpy(text, text_of_mine, sizeof text);
     LKS_TRY(lks_broadcast(group, text, sizeof text, LKS_U8, bad, NULL));
-    return lksi_error(status, "%s: rank %d cannot go on with it, so rank %d does not either: %s", path, bad,
-                      lks_group_rank(group), text);
+    return lksi_error(status, "%s: rank %d failed, so rank %d stops too: %s", path, bad, lks_group_rank(group), text);
 }
 
 lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const char *path, lks_status mine,
@@ -109,6 +108,6 @@ lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const c
     if (status != LKS_OK || mine != LKS_OK) return mine != LKS_OK ? mine : status;
     for (int i = 1; i < size; i++)
         if (all[i].hash != all[0].hash)
-            return lksi_error(LKS_ERR_MISMATCH, "%s: rank %d reads another file of that name than rank 0", path, i);
+            return lksi_error(LKS_ERR_MISMATCH, "%s: rank %d read a different file of this name than rank 0", path, i);
     return LKS_OK;
 }

@@ -108,7 +108,7 @@ static lks_status is_taken(const char *path, int descriptor) {
     ssize_t n_read = pread(descriptor, owner, sizeof owner - 1, 0);
     owner[n_read > 0 ? strcspn(owner, "\n") : 0] = '\0';
     return lksi_error(LKS_ERR_STATE, "%s: another run writes its checkpoints there: %s", path,
-                      owner[0] != '\0' ? owner : "which one it does not say");
+                      owner[0] != '\0' ? owner : "its name is unknown");
 }
 
 /* Writes the owner to the lock file, for the error text of a second run. Nothing else depends on it. */

@@ -19,14 +19,14 @@ static lks_status check_rule(const lks_trainer *trainer, const char *path, const
         if (i == RULE_N_STEPS && trainer->options.optimizer.schedule.kind != LKS_SCHEDULE_STEP)
             return lksi_error(LKS_ERR_ARGUMENT,
                               "%s: it was saved with a learning-rate schedule of %.17g steps, this run's has %.17g: "
-                              "its length, which in the trainers follows --epochs or --steps, has to stay",
+                              "its length must not change; in the trainers it follows --epochs or --steps",
                               path, rule[i], mine[i]);
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g", path,
                           lksi_rule_names[i], rule[i], mine[i]);
     }
     const double lr = rule[LKSI_RULE_FIELDS];
     if (lksi_learning_rate_check(lr) == LKS_OK) return LKS_OK;
-    return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %g is no learning rate", path, LKSI_RULE_NAME, lr);
+    return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %g is not a learning rate", path, LKSI_RULE_NAME, lr);
 }
 
 static lks_status check_number(const char *path, const char *name, int64_t saved, int64_t mine) {
@@ -101,7 +101,7 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
     LKS_TRY(lksi_checkpoint_check_states(trainer, file, head->counters.global_batch, &head->n_rows));
     if (file->n_entries == n_expected) return LKS_OK;
     LKS_TRY(lksi_weights_check(trainer->store, file)); /* reports a weight that the model does not have */
-    return lksi_error(LKS_ERR_FORMAT, "%s: of its entries of optimizer and trainer %zu are none of this run's",
+    return lksi_error(LKS_ERR_FORMAT, "%s: of its optimizer and trainer entries %zu do not belong to this run",
                       file->path, file->n_entries - n_expected);
 }
 

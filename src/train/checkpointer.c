@@ -32,7 +32,7 @@ static bool is_first(const lks_checkpointer *c) { return lks_group_rank(c->train
 static lks_status check_options(const char *directory, const lks_checkpointer_options *options) {
     if (directory == NULL || directory[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "checkpoints need a directory");
     if (options->every >= 0 && options->keep >= 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "checkpoints every %lld steps, of which %lld are kept",
+    return lksi_error(LKS_ERR_ARGUMENT, "checkpoints every %lld steps, keeping %lld: neither may be negative",
                       (long long)options->every, (long long)options->keep);
 }
 

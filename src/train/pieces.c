@@ -5,7 +5,7 @@
 
 lks_status lksi_pieces_check_options(const lks_trainer_options *options) {
     if (options->accumulate < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
+        return lksi_error(LKS_ERR_ARGUMENT, "accumulate %lld is negative", (long long)options->accumulate);
     LKS_TRY(lksi_grains_check(options->grains, lks_group_size(options->group)));
     if (options->grains == 0) return LKS_OK;
     char obstacle[160];

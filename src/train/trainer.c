@@ -17,9 +17,9 @@ static lks_status check_inputs(const lks_trainer *trainer, const char *what, lks
     const char *name;
     LKS_TRY(lksi_graph_find_missing_input(lks_node_graph(trainer->loss), outputs, n_outputs, is_fed, trainer, &name));
     if (name == NULL) return LKS_OK;
-    return lksi_error(
-        LKS_ERR_ARGUMENT,
-        "a trainer gives data to its features, labels and states alone, and %s computed of the input '%s'", what, name);
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "a trainer sets only its features, labels and states, but %s computed from the input '%s'", what,
+                      name);
 }
 
 static lks_status prepare(lks_trainer *trainer) {
@@ -35,10 +35,9 @@ static lks_status prepare(lks_trainer *trainer) {
 static lks_status check_node(lks_node *node, const lks_graph *graph, const char *what, bool must_be_input) {
     if (lksi_node_is_poison(node)) return LKS_OK;
     if (lks_node_graph(node) != graph)
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s are of another graph than its loss", what);
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s must be in the graph of its loss", what);
     if (must_be_input && !lksi_node_is_input(node))
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s are an input (lks_input), not what is computed of one",
-                          what);
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s must be an input (lks_input), not a computed node", what);
     return LKS_OK;
 }
 
@@ -47,7 +46,8 @@ static lks_status check_options(lks_node *loss, const lks_trainer_options *optio
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
     lks_type label_type = lks_node_type(options->labels);
     if (!lksi_node_is_poison(options->labels) && label_type != LKS_I32 && label_type != LKS_F32)
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's labels are i32, or targets f32, the model's input takes %s",
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "a trainer's labels must be i32, or its targets f32, but the model's input takes %s",
                           lks_type_name(lks_node_type(options->labels)));
     LKS_TRY(lksi_node_check(loss, "the loss"));
     const lks_graph *graph = lks_node_graph(loss);
@@ -60,11 +60,10 @@ static lks_status check_options(lks_node *loss, const lks_trainer_options *optio
     LKS_TRY(lksi_pieces_check_options(options));
     if (options->grains > 0 && lksi_graph_is_synchronised(graph))
         return lksi_error(LKS_ERR_ARGUMENT,
-                          "grains %lld and synchronised batch norms: a grain's statistics are its own, or they would "
-                          "not be the same on every number of ranks",
+                          "grains %lld cannot be used with synchronised batch norms: each grain has its own statistics",
                           (long long)options->grains);
     if (options->check_every < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "a check every %lld steps", (long long)options->check_every);
+        return lksi_error(LKS_ERR_ARGUMENT, "check_every %lld is negative", (long long)options->check_every);
     return lksi_optimizer_check(&options->optimizer);
 }
 

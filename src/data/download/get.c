@@ -59,7 +59,7 @@ lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_down
 /* Files of the user are not replaced without a request, and new files are not mixed with unrelated ones. */
 static lks_status check_replaceable(const errand *e, const inventory *found) {
     if (found->n_different > 0 && !e->options->replaces)
-        return lksi_error(LKS_ERR_FORMAT, "%s; it is replaced where that is asked for (--force)", found->different);
+        return lksi_error(LKS_ERR_FORMAT, "%s; it is replaced only on request (--force)", found->different);
     if (found->n_present + found->n_different == 0 && lksi_place_has_files(e->directory))
         return lksi_error(LKS_ERR_FILE, "%s: holds other files, and none of %s", e->directory, e->set->name);
     return LKS_OK;

@@ -120,7 +120,7 @@ static bool is_overdue(waiting *w, const char *path, int64_t timeout_ms) {
 static lks_status overdue(const char *path, const lksi_lock_options *options) {
     owner who;
     read_owner(path, &who);
-    return lksi_error(LKS_ERR_TIMEOUT, "%s: pid %ld on %s is at it, and gave no sign of life for %.3g s",
+    return lksi_error(LKS_ERR_TIMEOUT, "%s: pid %ld on %s holds the lock, but gave no sign of life for %.3g s",
                       options->purpose, who.pid, who.host, (double)options->timeout_ms / 1000);
 }
 
@@ -131,8 +131,8 @@ static void tell(waiting *w, const char *path, const lksi_lock_options *options,
     read_owner(path, &who);
     if (who.pid == 0) return;
     w->is_told = true;
-    lksi_download_progress_say(progress, "%s: waiting for pid %ld on %s, which is at it", options->purpose, who.pid,
-                               who.host);
+    lksi_download_progress_say(progress, "%s: waiting for pid %ld on %s, which holds the lock", options->purpose,
+                               who.pid, who.host);
 }
 
 static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_options *options,

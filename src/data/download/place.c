@@ -39,8 +39,7 @@ static lks_status find_existing(lksi_place *place, const char *directory) {
 static lks_status find_new(lksi_place *place, const char *directory) {
     char parent[LKSI_PATH_NBYTES], real[LKSI_PATH_NBYTES], prefix[LKSI_PATH_NBYTES];
     struct stat info;
-    if (lstat(directory, &info) == 0)
-        return lksi_error(LKS_ERR_FILE, "%s: a symbolic link to what is not there", directory);
+    if (lstat(directory, &info) == 0) return lksi_error(LKS_ERR_FILE, "%s: a dangling symbolic link", directory);
     LKS_TRY(lksi_make_parents(directory));
     const char *slash = strrchr(directory, '/'), *name = slash != NULL ? slash + 1 : directory;
     if (slash == NULL)
@@ -58,7 +57,7 @@ lks_status lksi_place_find(lksi_place *place, const char *directory) {
     size_t length = strlen(directory);
     *place = (lksi_place){.is_there = false};
     if (length == 0 || length >= sizeof bare)
-        return lksi_error(LKS_ERR_FILE, "a directory's path of %zu bytes cannot be", length);
+        return lksi_error(LKS_ERR_FILE, "a directory's path of %zu bytes is empty or too long", length);
     while (length > 1 && directory[length - 1] == '/') length--;
     memcpy(bare, directory, length);
     bare[length] = '\0';

@@ -173,7 +173,7 @@ static lksi_outcome classify_status(lksi_download_transfer *transfer, long statu
 static lksi_outcome classify_stop(lksi_download_transfer *transfer, const answer *a) {
     char *reason = transfer->reason;
     if (a->is_out_of_place) {
-        snprintf(reason, sizeof transfer->reason, "sends another range than the one that was asked for");
+        snprintf(reason, sizeof transfer->reason, "sends another range than the requested one");
         if (transfer->restarts) transfer->offset = 0;
         return transfer->restarts ? LKSI_CUT_OFF : LKSI_UNFIT;
     }

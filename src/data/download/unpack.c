@@ -121,10 +121,10 @@ static lks_status unpack_entry(unpacking *u, struct archive_entry *entry) {
     const char *name = entry_name != NULL ? name_within(u->root, entry_name) : NULL;
     if (name == NULL)
         return lksi_error(LKS_ERR_FORMAT, "%s: '%.200s' does not lie in %s/", u->path,
-                          entry_name != NULL ? entry_name : "(a name that is no text)", u->root);
+                          entry_name != NULL ? entry_name : "(a name that is not text)", u->root);
     bool is_file = libarchive.entry_type(entry) == AE_IFREG, is_directory = libarchive.entry_type(entry) == AE_IFDIR;
     if (libarchive.entry_hardlink(entry) != NULL || (!is_file && !(is_directory && name[0] == '\0')))
-        return lksi_error(LKS_ERR_FORMAT, "%s: '%.200s' is no plain file", u->path, entry_name);
+        return lksi_error(LKS_ERR_FORMAT, "%s: '%.200s' is not a plain file", u->path, entry_name);
     return is_file ? unpack_file(u, name) : LKS_OK;
 }
 
