@@ -9,20 +9,18 @@ static const char help_text[] =
     "       lockstep data verify NAME... [--dir DIR]\n"
     "       lockstep data list [--dir DIR]\n"
     "\n"
-    "get downloads data sets and checks them; what is there already is checked alone, without a network. verify only\n"
-    "checks. list tells which sets there are, and where each lies or would be put.\n"
+    "get downloads data sets and checks them. It only checks sets that are present, without a network. verify only\n"
+    "checks. list shows the known sets and their directories.\n"
     "\n"
-    "  --dir DIR         sets lie in DIR/mnist and so on (default: $LOCKSTEP_DATA, else "
-    "$XDG_CACHE_HOME/lockstep/data,\n"
-    "                    else ~/.cache/lockstep/data, where the trainers look)\n"
-    "  --force           replace files that differ from what is expected\n"
-    "  --quiet           print errors alone\n"
+    "  --dir DIR         parent of the sets' directories, DIR/mnist and so on (default: $LOCKSTEP_DATA, else\n"
+    "                    $XDG_CACHE_HOME/lockstep/data, else ~/.cache/lockstep/data, where the trainers look)\n"
+    "  --force           replace files that differ from the expected ones\n"
+    "  --quiet           print only errors\n"
     "\n"
-    "LOCKSTEP_DATA_MIRROR=URL: download from URL/NAME/FILE alone. A mirror of one's own is a web server on such a "
-    "tree:\n"
-    "the files as 'get' leaves them, and of cifar-10 cifar-10/cifar-10-binary.tar.gz.\n"
-    "A download that was cut off, or killed, goes on where it stopped. Several at once into one directory do it once.\n"
-    "Exit status: 0; 1 where a set could not be got, or is not right; 2 for a wrong option or name.\n";
+    "LOCKSTEP_DATA_MIRROR=URL: download only from URL/NAME/FILE. A private mirror is a web server for such a tree:\n"
+    "the files as 'get' leaves them, and for cifar-10 the file cifar-10/cifar-10-binary.tar.gz.\n"
+    "An interrupted download continues where it stopped. Concurrent downloads to one directory are done once.\n"
+    "Exit status: 0; 1 if a set could not be downloaded or is wrong; 2 for a wrong option or name.\n";
 
 enum { MAX_NAMES = 16 };
 

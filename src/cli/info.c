@@ -25,7 +25,7 @@ enum { N_TUNED_HOSTS = 8 };
 static const char help_text[] =
     "usage: lockstep info\n"
     "\n"
-    "Prints what was built in and what was found: devices, transports, algorithms, libraries, CPUs. Fails where\n"
+    "Prints what is built in and what was found: devices, transports, algorithms, libraries, CPUs. Fails if\n"
     "LOCKSTEP_ALGORITHM or LOCKSTEP_TUNING would fail a job.\n";
 
 static void print_cpus(void) {
