@@ -127,16 +127,16 @@ enum { N_SHARED = 31 };
 /* Lists the flags that all examples share, as --help shows them. An entry without a name ends the list. */
 static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
     const char *data = "the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)";
-    const char *download = "get the data set where it is not there, once a host (see lockstep help data)";
-    const char *sync = "batch norms by the statistics of all ranks' samples, not each rank's own";
+    const char *download = "download the data set if it is missing, once per host (see lockstep help data)";
+    const char *sync = "batch norms use the statistics of all ranks' samples";
     const trainer_flag shared[N_SHARED] = {
         {"--data", f->makes_data ? NULL : data, .text = &f->data, .unit = "DIR", .may_differ = 1},
         {"--download", f->makes_data ? NULL : download, .is_set = &f->downloads},
         {"--epochs", "passes over the training data", &f->epochs, 1, 1000000, .unit = "N"},
-        {"--steps", "stop after so many steps", &f->steps, 1, INT32_MAX, .unit = "N"},
+        {"--steps", "stop after N steps", &f->steps, 1, INT32_MAX, .unit = "N"},
         {"--batch", "samples in one step, over all ranks", &f->batch, 1, INT32_MAX, .unit = "N"},
         {"--lr", "learning rate", .real = &f->lr, .unit = "X"},
-        {"--seed", "of the initial weights and the order of samples", &f->seed, 0, INT64_MAX, .unit = "N"},
+        {"--seed", "seed of the initial weights and of the order of samples", &f->seed, 0, INT64_MAX, .unit = "N"},
         {"--accumulate", "compute each rank's part of a step in N micro-batches, to save memory (1)", &f->accumulate, 1,
          INT32_MAX, .unit = "N"},
         {"--grains",
@@ -151,7 +151,7 @@ static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
         {"--transport", "auto, thread, shm, tcp, mpi", .text = &f->transport, .unit = "NAME", .may_differ = 1},
         {"--strategy", "how ranks share the work: auto, shared (one host), bucketed, sharded", &f->strategy,
          .choices = "auto|shared|bucketed|sharded", .unit = "NAME"},
-        {"--bucket", "of gradients that are sent at once (chosen)", &f->bucket, 1, INT64_MAX, .unit = "BYTES"},
+        {"--bucket", "gradients that are sent at once (chosen)", &f->bucket, 1, INT64_MAX, .unit = "BYTES"},
         {"--compress", "send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)", &f->compress,
          .choices = "none|bf16|f16|powersgd", .unit = "KIND"},
         {"--compress-rank", "of powersgd (4)", &f->compress_rank, 1, INT32_MAX, .unit = "R"},
@@ -159,24 +159,24 @@ static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
          .unit = "FILE"},
         {"--init", "begin with the weights in a safetensors file", .text = &f->init, .unit = "FILE"},
         {"--resume",
-         "go on from a checkpoint, or the newest whole one in a directory, to the bits of a\n"
-         "run that was never interrupted; an empty directory begins anew",
+         "resume from a checkpoint, or the newest intact one in a directory, with the bits of a\n"
+         "run without interruption; an empty directory: start from the beginning",
          .text = &f->resume, .unit = "PATH"},
-        {"--run", "write DIR/metrics.jsonl, a line of JSON per report; anew where nothing is resumed", .text = &f->run,
+        {"--run", "write DIR/metrics.jsonl, a line of JSON per report; overwritten unless resumed", .text = &f->run,
          .unit = "DIR"},
         {"--checkpoint-every",
-         " steps from one checkpoint in DIR/checkpoints to the next, written while training\n"
-         "goes on; a run that the launcher restarts goes on from the newest",
+         " steps between two checkpoints in DIR/checkpoints, written while training\n"
+         "continues; a run that the launcher restarts continues from the newest",
          &f->checkpoint_every, 1, INT32_MAX, .unit = "N"},
-        {"--keep", "how many of them stay (3)", &f->keep, 1, INT32_MAX, .unit = "K"},
+        {"--keep", "number of checkpoints to keep (3)", &f->keep, 1, INT32_MAX, .unit = "K"},
         {"--summary", "write the results as one JSON object", .text = &f->summary, .unit = "FILE"},
         {"--check-replicas", "compare all ranks' parameters every N steps (at the end only)", &f->check_replicas, 1,
          INT32_MAX, .unit = "N"},
-        {"--check-gradients", "stop at a gradient that is no number, and say whose it is",
+        {"--check-gradients", "stop at a gradient that is not finite, and name its parameter",
          .is_set = &f->checks_gradients},
         {"--print-program", "at the end, the kernels of a training step with layouts, bytes and times",
          .is_set = &f->prints_program},
-        {"--quiet", "only the last line", .is_set = &f->is_quiet, .may_differ = 1},
+        {"--quiet", "print only the last line", .is_set = &f->is_quiet, .may_differ = 1},
         {"--sync-batch-norm", f->has_batch_norm ? sync : NULL, .is_set = &f->syncs_batch_norm},
         {"--help", NULL, .is_set = &f->wants_help, .may_differ = 1},
         {.name = NULL}};
@@ -322,5 +322,5 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     for (; own->name != NULL; own++) print_help(own, 0);
     printf(
         "SIGTERM, SIGINT or SIGHUP on any rank ends all after the same step, with a checkpoint (--checkpoint-every,\n"
-        "--save) and status 128 + the signal's number; a second one, half a second later or more, ends at once.\n");
+        "--save) and status 128 + the signal's number. A second one, at least half a second later, ends at once.\n");
 }

@@ -46,24 +46,22 @@ static const char help_text[] =
     "\n"
     "  --join-timeout SECONDS       how long to wait for all hosts (300)\n"
     "  --heartbeat-timeout SECONDS  a host that is silent for this long is lost (10)\n"
-    "The host with node 0, or the one where --hosts was given, is the head. Without it the run ends everywhere. A "
-    "lost\n"
-    "host that comes back takes part again: SIGTERM tells the ranks to end, and more ranks follow.\n"
+    "The host with node 0, or the one where --hosts was given, is the head. Without it the run ends everywhere. A\n"
+    "lost host that comes back takes part again: SIGTERM tells the ranks to end, and more ranks follow.\n"
     "\n"
     "Other names: -np, --np, --nproc-per-node (-n); --hostfile, --machinefile (--hosts); underscores for hyphens.\n"
     "\n"
     "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_GENERATION\n"
-    "and LOCKSTEP_JOB_KEY in its environment. Unless they are set, OMP_NUM_THREADS=1 is set, and with more ranks than "
-    "CPUs\n"
-    "GLIBC_TUNABLES=glibc.pthread.rseq=0, which makes switches between ranks faster. On one host rank 0 reads\n"
+    "and LOCKSTEP_JOB_KEY in its environment. Unless they are set, OMP_NUM_THREADS=1 is set, and with more ranks\n"
+    "than CPUs GLIBC_TUNABLES=glibc.pthread.rseq=0, which makes switches between ranks faster. On one host rank 0 "
+    "reads\n"
     "standard input unless that is a terminal.\n"
     "SIGINT, SIGTERM and SIGHUP are forwarded to the ranks. A second one kills them. There is no restart after these\n"
     "signals, after the timeout, after a rank that exits with 2 (wrong command line), and if nobody reads the output\n"
     "(SIGPIPE). SIGTSTP (Ctrl-Z) stops the ranks together with the launcher; a run over hosts ignores it.\n"
     "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N. 1 if no rank failed but\n"
-    "output that lockstep run wrote for the ranks (--prefix, --log-dir) was lost (a full disk). 2 for a wrong option. "
-    "126 or 127\n"
-    "if PROGRAM cannot be started.\n";
+    "output that lockstep run wrote for the ranks (--prefix, --log-dir) was lost (a full disk). 2 for a wrong\n"
+    "option. 126 or 127 if PROGRAM cannot be started.\n";
 
 static void say(const char *text) { lksi_terminal_add(stderr, text, strlen(text)); }
 
