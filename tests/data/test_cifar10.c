@@ -80,7 +80,7 @@ static void any_other_opcode_is_refused_with_its_place(void **state) {
         if (memchr(known, code, sizeof known - 1) != NULL) continue;
         bytes b = make_pickle();
         b.data[2] = (uint8_t)code;
-        snprintf(part, sizeof part, "batch: pickle opcode 0x%02x at byte 2: none that", (unsigned)code);
+        snprintf(part, sizeof part, "batch: pickle opcode 0x%02x at byte 2: CIFAR-10's batches", (unsigned)code);
         assert_refused(b.data, b.nbytes, part);
     }
 }
@@ -151,10 +151,10 @@ static void small_pickles_that_make_no_sense_are_refused(void **state) {
     SMALL("N(tR.", "it calls something that is not a function");
     SMALL("cnumpy\nndarray\n(tR.", "it calls something that is not a function");
     SMALL("cnumpy\ndtype\n(tR(tb(tb.", "an object with two states");
-    SMALL("cos\033[1m\nsys\377tem\n.", "batches use: 'os?[1m.sys?tem'");
-    SMALL("cnumpy", "batches use: 'numpy'");
+    SMALL("cos\033[1m\nsys\377tem\n.", "batches do not use: 'os?[1m.sys?tem'");
+    SMALL("cnumpy", "batches do not use: 'numpy'");
     SMALL("caaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nb\n.",
-          "batches use: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'");
+          "batches do not use: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'");
     SMALL("Nr\377\377\377\377.", "a memo larger than");
     SMALL("T\377\377\377\377x", "truncated");
 }

@@ -414,7 +414,7 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 8, .n_ranks = 4, .rank = 4}, "rank 4 is outside the world of 4"},
         {{.batch = 8, .n_ranks = 4, .rank = -1}, "rank -1 is outside the world of 4"},
         {{.batch = 8, .rank = 1}, "rank 1 is outside the world of 1"},
-        {{.batch = 8, .n_ranks = -2}, "-2 ranks"},
+        {{.batch = 8, .n_ranks = -2}, "n_ranks -2 is negative"},
         {{.batch = 8, .n_workers = -2}, "n_workers -2"},
         {{.batch = 8, .n_ranks = 2, .n_local_ranks = 3}, "n_local_ranks 3 is outside a world of 2"},
         {{.batch = 8, .grains = 3}, "grains 3 is not a power of two"},
