@@ -1,16 +1,17 @@
-/* Collectives by hand: what a communication library does, written with send and recv alone.
+/* Collectives by hand: the algorithms of a communication library, written with send and receive only.
  *
  *     lockstep run -n 4 collectives_by_hand
  *
- * Each algorithm is a function of a few lines under a drawing of who sends to whom. All work for any number of ranks
- * and any root. At the end each result is checked, and its time stands beside that of the library's own call.
+ * Each algorithm is a function of a few lines below a drawing of who sends to whom. All of them work for any number of
+ * ranks and any root. At the end each result is checked, and its time is printed beside that of the library's own call.
  *
- * Two numbers tell how long an algorithm takes: its rounds of messages, one after the other, which decide for small
- * data, and the bytes that go through the busiest rank, which decide for large data. n is the number of ranks, N the
- * bytes of one rank's data.
+ * Two numbers determine the time of an algorithm. The number of consecutive rounds of messages dominates for small
+ * data. The bytes through the busiest rank dominate for large data. n is the number of ranks, N the bytes of one rank's
+ * data.
  *
- * One trap is everywhere: a large send returns when the receiver takes the message, so ranks that all send first wait
- * for each other for ever. Wherever two ranks exchange, one of them has to receive first; see exchange() below.
+ * One danger is everywhere: deadlock. A large send returns only when the receiver takes the message, so ranks that all
+ * send first wait for each other for ever. If two ranks exchange data, one of them has to receive first; see
+ * exchange().
  */
 #include <lockstep/comm.h>
 #include <lockstep/launch.h>
@@ -22,7 +23,8 @@
 
 enum { TAG = 1, CHUNK = 8192 };
 
-/* One rank's part in a collective: `count` elements in; out and scratch have room for a block of every rank. */
+/* One rank's part in a collective. `in` has `count` elements. `out` and `scratch` have space for a block of every rank.
+ */
 typedef struct task {
     lks_group *group;
     int rank, size, root;
@@ -44,9 +46,9 @@ static lks_status receive_from(const task *t, int from, float *data, size_t coun
     return lks_recv(t->group, data, count, LKS_F32, from, TAG, NULL);
 }
 
-/* Sends to one rank and receives from another (or the same) while they do likewise. Where everyone sends first, nobody
- * receives; so odd ranks receive first. In a circle of an odd number two even neighbours meet, and all still ends: the
- * first of them sends to an odd one, who takes it. */
+/* Sends to one rank and receives from another (or the same) while they do likewise. If all ranks send first, none
+ * receives, so odd ranks receive first. In a ring with an odd number of ranks two even ranks are neighbours. This is
+ * still deadlock-free: the first of them sends to an odd rank, which receives. */
 static lks_status exchange(const task *t, int to, const float *sent, size_t sent_count, int from, float *data,
                            size_t count) {
     if (t->rank % 2 == 0) TRY(send_to(t, to, sent, sent_count));
@@ -54,7 +56,7 @@ static lks_status exchange(const task *t, int to, const float *sent, size_t sent
     return t->rank % 2 == 0 ? LKS_OK : send_to(t, to, sent, sent_count);
 }
 
-/* The same between two ranks that send each other, whichever they are: the lower one sends first. */
+/* Exchanges data between two arbitrary ranks: the lower rank sends first. */
 static lks_status swap(const task *t, int peer, const float *sent, float *data, size_t count) {
     if (t->rank < peer) TRY(send_to(t, peer, sent, count));
     TRY(receive_from(t, peer, data, count));
@@ -66,13 +68,13 @@ static void add(float *sum, const float *data, size_t count) {
 }
 static void copy(float *to, const float *from, size_t count) { memmove(to, from, count * sizeof *to); }
 
-/* Ranks counted from the root on, so that every tree below has its root at 0; and back. */
+/* Ranks are numbered from the root on, so that every tree below has its root at 0. to_rank is the inverse. */
 static int from_root(const task *t, int rank) { return (rank - t->root + t->size) % t->size; }
 static int to_rank(const task *t, int position) { return (position + t->root) % t->size; }
 
-/* ---- broadcast: out of every rank becomes the root's in ---- */
+/* ---- broadcast: `out` of every rank becomes the root's `in` ---- */
 
-/* naive: the root tells everyone, one after the other. n-1 rounds, (n-1) N bytes out of the root.
+/* naive: the root sends to every rank, one after the other. n-1 rounds, (n-1) N bytes out of the root.
  *
  *     0 -> 1    0 -> 2    0 -> 3
  */
@@ -84,7 +86,8 @@ static lks_status broadcast_naive(const task *t) {
     return LKS_OK;
 }
 
-/* tree: whoever knows tells one who does not, so that each round doubles those who know. log2 n rounds, rounded up.
+/* tree: every rank that has the data sends it to one that does not, so each round doubles their number. log2 n rounds,
+ * rounded up.
  *
  *     round 1    0 -> 1
  *     round 2    0 -> 2    1 -> 3
@@ -102,10 +105,10 @@ static lks_status broadcast_tree(const task *t) {
     return LKS_OK;
 }
 
-/* ring: a bucket chain. Each rank passes a chunk on while its neighbour passes on the one before, so that all are at
- * work; every rank sends N bytes, whatever n is. As many rounds as there are chunks, and n-2 more.
+/* ring: a pipeline. Each rank forwards a chunk while its neighbour forwards the one before, so all ranks work at the
+ * same time. Every rank sends N bytes for any n. The number of rounds is that of the chunks plus n-2.
  *
- *     0 -c-> 1 -b-> 2 -a-> 3        chunks a, b, c under way
+ *     0 -c-> 1 -b-> 2 -a-> 3        chunks a, b, c in flight
  */
 static lks_status broadcast_ring(const task *t) {
     int me = from_root(t, t->rank);
@@ -118,9 +121,9 @@ static lks_status broadcast_ring(const task *t) {
     return LKS_OK;
 }
 
-/* ---- reduce: out of the root becomes the sum of all ins ---- */
+/* ---- reduce: `out` of the root becomes the sum of all `in` ---- */
 
-/* naive: everyone sends to the root, who adds. n-1 rounds, (n-1) N bytes into the root, all additions there.
+/* naive: every rank sends to the root, which adds. n-1 rounds, (n-1) N bytes into the root, all additions there.
  *
  *     1 -> 0    2 -> 0    3 -> 0
  */
@@ -135,7 +138,7 @@ static lks_status reduce_naive(const task *t) {
     return LKS_OK;
 }
 
-/* tree: broadcast's tree backwards, sums instead of copies. log2 n rounds, in which many ranks add at once.
+/* tree: the tree of broadcast in reverse, with sums instead of copies. log2 n rounds, in which many ranks add at once.
  *
  *     round 1    1 -> 0    3 -> 2    5 -> 4    7 -> 6
  *     round 2    2 -> 0    6 -> 4
@@ -153,9 +156,9 @@ static lks_status reduce_tree(const task *t) {
     return LKS_OK;
 }
 
-/* ---- all_reduce: out of every rank becomes the sum of all ins ---- */
+/* ---- all_reduce: `out` of every rank becomes the sum of all `in` ---- */
 
-/* naive: to the root and back. 2 (n-1) rounds. */
+/* naive: reduce to the root and broadcast back. 2 (n-1) rounds. */
 static lks_status all_reduce_naive(const task *t) {
     TRY(reduce_naive(t));
     task back = *t;
@@ -163,14 +166,14 @@ static lks_status all_reduce_naive(const task *t) {
     return broadcast_naive(&back);
 }
 
-/* butterfly: in each round a rank swaps its sum with one at twice the distance of the round before, and both have the
- * sum of twice as many. log2 n rounds, N bytes out of each rank in every one.
+/* butterfly: in each round a rank exchanges its sum with a rank at twice the distance of the round before. Both then
+ * have the sum over twice as many ranks. log2 n rounds, each with N bytes out of each rank.
  *
  *     round 1    0 <-> 1    2 <-> 3
  *     round 2    0 <-> 2    1 <-> 3
  *
- * Where n is no power of two, the ranks beyond the last one hand theirs in first and get the result last. (The library
- * goes about this differently: it adds in an order that gives the same bits for every algorithm.)
+ * If n is not a power of two, the ranks beyond the largest power of two send their data first and get the result last.
+ * (The library does this differently: it adds in an order that gives the same bits for every algorithm.)
  */
 static lks_status all_reduce_butterfly(const task *t) {
     int power = 1;
@@ -192,20 +195,20 @@ static lks_status all_reduce_butterfly(const task *t) {
     return guest >= 0 ? send_to(t, guest, t->out, t->count) : LKS_OK;
 }
 
-/* Where block `block` of n begins; blocks may differ by one element. */
+/* Start of block `block` of n. Blocks may differ by one element. */
 static size_t begin_of(const task *t, int block) { return t->count * (size_t)block / (size_t)t->size; }
 
-/* One turn of the ring: passes block `sent` to the right; block `received` comes from the left into `to`. */
+/* One step of the ring: sends block `sent` to the right and receives block `received` from the left into `to`. */
 static lks_status turn(const task *t, int sent, int received, float *to) {
     int right = (t->rank + 1) % t->size, left = (t->rank + t->size - 1) % t->size;
     return exchange(t, right, t->out + begin_of(t, sent), begin_of(t, sent + 1) - begin_of(t, sent), left, to,
                     begin_of(t, received + 1) - begin_of(t, received));
 }
 
-/* ring: the data in n blocks, each of which goes round twice: first every rank adds its own to it, then every rank
- * copies the sum. 2 (n-1) rounds of N/n bytes: each rank sends less than 2 N, however many there are.
+/* ring: the data is cut into n blocks, each of which goes round twice. First every rank adds its part, then every rank
+ * copies the sum. 2 (n-1) rounds of N/n bytes: each rank sends less than 2 N, for any n.
  *
- *     0 -> 1 -> 2 -> 3 -> 0        in round k rank r passes block r-k on
+ *     0 -> 1 -> 2 -> 3 -> 0        in round k rank r sends block r-k
  */
 static lks_status all_reduce_ring(const task *t) {
     int n = t->size;
@@ -222,9 +225,9 @@ static lks_status all_reduce_ring(const task *t) {
     return LKS_OK;
 }
 
-/* ---- gather: out of the root becomes the ins of all ranks, in their order ---- */
+/* ---- gather: `out` of the root becomes the `in` of all ranks, in rank order ---- */
 
-/* naive: everyone sends to the root. n-1 rounds, (n-1) N bytes into the root. */
+/* naive: every rank sends to the root. n-1 rounds, (n-1) N bytes into the root. */
 static lks_status gather_naive(const task *t) {
     if (t->rank != t->root) return send_to(t, t->root, t->in, t->count);
     for (int rank = 0; rank < t->size; rank++) {
@@ -237,12 +240,12 @@ static lks_status gather_naive(const task *t) {
     return LKS_OK;
 }
 
-/* tree: reduce's tree, blocks side by side instead of sums. log2 n rounds; the last messages are the longest, the bytes
- * into the root are the same.
+/* tree: the tree of reduce, with concatenation instead of sums. log2 n rounds. The last messages are the longest. The
+ * root receives the same number of bytes as with naive.
  *
- *     round 1    1 -> 0    3 -> 2    5 -> 4    7 -> 6        a block each
- *     round 2    2 -> 0    6 -> 4                            two: 2 and 3, 6 and 7
- *     round 3    4 -> 0                                      four
+ *     round 1    1 -> 0    3 -> 2    5 -> 4    7 -> 6        one block each
+ *     round 2    2 -> 0    6 -> 4                            two blocks: 2 and 3, 6 and 7
+ *     round 3    4 -> 0                                      four blocks
  */
 static lks_status gather_tree(const task *t) {
     int me = from_root(t, t->rank), n_mine = 1;
@@ -260,7 +263,7 @@ static lks_status gather_tree(const task *t) {
     return LKS_OK;
 }
 
-/* ---- all_gather: out of every rank becomes the ins of all ranks ---- */
+/* ---- all_gather: `out` of every rank becomes the `in` of all ranks ---- */
 
 static task broadcast_of_all_blocks(const task *t) {
     task all = *t;
@@ -275,7 +278,7 @@ static lks_status all_gather_naive(const task *t) {
     return broadcast_naive(&all);
 }
 
-/* tree: the same with trees. 2 log2 n rounds. */
+/* tree: gather, then broadcast, both by trees. 2 log2 n rounds. */
 static lks_status all_gather_tree(const task *t) {
     task all = broadcast_of_all_blocks(t);
     TRY(gather_tree(t));
@@ -303,7 +306,7 @@ static lks_status library_all_gather(const task *t) {
 
 /* ---- checks and times ---- */
 
-/* Small integers, so that sums are exact in any order. */
+/* Small integers, whose sums are exact in any order. */
 static float input_of(int rank, size_t i) { return (float)(rank + 1) + (float)(i % 7); }
 
 static float sum_at(const task *t, size_t i) {
@@ -338,7 +341,7 @@ static const lesson lessons[] = {
 };
 enum { N_LESSONS = sizeof lessons / sizeof *lessons };
 
-/* How many elements of this rank's result are wrong after one run by hand. */
+/* Counts the wrong elements of this rank's result after one run by hand. */
 static lks_status check(const lesson *l, const task *t, int64_t *n_wrong) {
     size_t count = l->has_blocks ? t->count * (size_t)t->size : t->count;
     for (size_t i = 0; i < count; i++) t->out[i] = -1;
@@ -359,8 +362,9 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* From the moment when all ranks are there until the slowest is done; the median of some calls. (Calls back to back
- * would flatter a root that only sends: small messages leave it before anyone has taken them.) */
+/* Measures from the moment when all ranks are ready until the slowest is done. Takes the median of several calls.
+ * (Calls without barriers between them would favour a root that only sends: small messages leave it before anyone has
+ * received them.) */
 static lks_status measure(lks_status (*run)(const task *t), const task *t, double *call_us) {
     enum { N_CALLS = 9 };
     double times_us[N_CALLS];
@@ -418,8 +422,8 @@ static int collectives_by_hand(int argc, char **argv) {
     if (t.rank == 0)
         printf("%d rank%s, %s\n%-11s %-10s %9s %12s %12s %9s\n", t.size, t.size > 1 ? "s" : "",
                lks_group_transport(world), "operation", "algorithm", "bytes", "by hand, us", "library, us", "result");
-    LKS_CHECK(take_lessons(&t, 5, &n_wrong));          /* 20 bytes: rounds decide */
-    LKS_CHECK(take_lessons(&t, 250 * 1000, &n_wrong)); /* 1 MB: bytes decide */
+    LKS_CHECK(take_lessons(&t, 5, &n_wrong));          /* 20 bytes: rounds dominate */
+    LKS_CHECK(take_lessons(&t, 250 * 1000, &n_wrong)); /* 1 MB: bytes dominate */
     lks_group_destroy(world);
     return n_wrong == 0 ? 0 : 1;
 }

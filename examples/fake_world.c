@@ -2,13 +2,13 @@
  *
  *     fake_world
  *
- * What is written for many ranks can be tried on one machine, in one program, under a debugger or a sanitizer:
- * lks_spawn starts the ranks, and each joins the world with lks_init as if a launcher had. Processes come first: a fork
- * copies a program that has but one thread.
+ * Code for many ranks can be tried in one program on one machine, under a debugger or a sanitizer. lks_spawn starts the
+ * ranks, and each joins the world with lks_init as if a launcher had started it. Processes come first, because fork
+ * needs a program with a single thread.
  *
- * What tells them apart is memory. A thread that writes to `seen` writes where everybody looks; a process has a copy of
- * its own, which dies with it. So code that is right with threads may be wrong with processes (it forgot to send), and
- * the other way round (it forgot that a global variable is shared).
+ * The two modes differ in memory. Threads share the variable `seen`. A process has its own copy, which disappears with
+ * it. Code that works with threads may therefore fail with processes (it forgot to send data), and code that works with
+ * processes may fail with threads (it forgot that a global variable is shared).
  */
 #include <lockstep/comm.h>
 #include <lockstep/launch.h>
@@ -17,7 +17,7 @@
 
 enum { N_RANKS = 4 };
 
-static int seen[N_RANKS]; /* rank r writes only seen[r]: no race */
+static int seen[N_RANKS]; /* rank r writes only seen[r], so there is no data race */
 
 static int rank_main(void *argument) {
     lks_group *world;

@@ -1,10 +1,11 @@
-/* The first lesson: ranks that say who they are.
+/* The first example: ranks that say who they are.
  *
  *     lockstep run -n 4 hello               four processes
  *     lockstep run -n 4 --threads hello     four threads of one process, the same program
  *     hello                                 a world of one
  *
- * Every rank runs the same code; what differs is its rank, a number from 0 to size - 1. The world is the group of all.
+ * Every rank runs the same code. Only its rank differs, a number from 0 to size - 1. The world is the group of all
+ * ranks.
  */
 #include <lockstep/comm.h>
 #include <lockstep/launch.h>

@@ -1,12 +1,12 @@
-/* A recurrent language model: predicts each word of a text from those before it.
+/* A recurrent language model: predicts each word of a text from the words before it.
  *
  *     lockstep run -n 2 build/examples/language_model --data DIR --epochs 13
  *
  * DIR holds Penn Treebank's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or any other text in three such files. The
- * text lies in columns side by side; each step reads the next --bptt words of every column, begins with the state that
- * the step before ended with, and sends no gradient back into it (truncated backpropagation through time).
- * The defaults are a small LSTM's as of Zaremba, Sutskever, Vinyals, "Recurrent neural network regularization", 2014,
- * with SGD at a rate that falls along half a cosine. Perplexity is exp(loss). */
+ * text is arranged in parallel columns. Each step reads the next --bptt words of every column. It begins with the final
+ * state of the previous step, but no gradient flows back into that step (truncated backpropagation through time).
+ * The defaults are those of a small LSTM: Zaremba, Sutskever, Vinyals, "Recurrent neural network regularization", 2014.
+ * The optimizer is SGD with a cosine schedule. Perplexity is exp(loss). */
 #include "trainer_text.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ enum { OPTIMIZER_SGD, OPTIMIZER_ADAM };
 
 typedef struct model {
     lks_node *words, *labels, *logits, *loss;
-    lks_state states[2 * LKS_MAX_LAYERS]; /* h of every layer, then c */
+    lks_state states[2 * LKS_MAX_LAYERS]; /* h of every layer, then c of every layer */
     int n_states;
 } model;
 

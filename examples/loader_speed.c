@@ -1,5 +1,5 @@
-/* How many images a second one thread of a loader makes, as they are and augmented: to be compared with what a training
- * step uses up.
+/* How many images per second one thread of a loader makes, unchanged and augmented, for comparison with the rate at
+ * which a training step consumes them.
  *
  *     build/examples/loader_speed DIR          DIR: as resnet9's --data
  */
@@ -22,7 +22,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median over short measurements: what else runs on the machine disturbs some of them only. */
+/* The median over short measurements. Other programs on the machine disturb only some of them. */
 static double median_us(lks_loader *loader) {
     double us[N_MEASUREMENTS];
     lks_batch batch;

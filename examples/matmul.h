@@ -1,4 +1,4 @@
-/* What the two ways of dividing a matrix product among ranks share: sizes, matrices, the product on the device. */
+/* Shared code of the two ways to divide a matrix product among ranks: sizes, matrices, the product on the device. */
 #ifndef MATMUL_H
 #define MATMUL_H
 
@@ -13,7 +13,7 @@ typedef struct sizes {
     int64_t m, k, n;
 } sizes;
 
-/* Overwrites what the command line names; 0 after an error, which rank 0 prints. */
+/* Overwrites the sizes that the command line names. Returns 0 after an error, which rank 0 prints. */
 static inline int read_sizes(sizes *s, int argc, char **argv, const lks_group *world) {
     for (int i = 1; i < argc; i += 2) {
         int64_t *size = strcmp(argv[i], "--m") == 0   ? &s->m
@@ -40,10 +40,10 @@ static inline double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* Rows that `rank` of `n_ranks` gets of `count`: [first_of(rank), first_of(rank + 1)). */
+/* First of `count` rows of rank `rank`. Its rows are [first_of(rank), first_of(rank + 1)). */
 static inline int64_t first_of(int64_t count, int rank, int n_ranks) { return count * rank / n_ranks; }
 
-/* Small integers: every sum of their products is exact, so that any order of adding gives the same. */
+/* Small integers: every sum of their products is exact, so any order of additions gives the same result. */
 static inline float a_at(int64_t i, int64_t k) { return (float)((i * 7 + k * 3) % 11 - 5); }
 static inline float b_at(int64_t k, int64_t j) { return (float)((k * 5 + j * 2) % 9 - 4); }
 
@@ -51,7 +51,7 @@ static inline float *new_matrix(int64_t rows, int64_t columns) {
     return calloc((size_t)(rows * columns) + 1, sizeof(float));
 }
 
-/* How many elements of `c` are not what three loops give. */
+/* Counts the elements of `c` that differ from the result of three loops. */
 static inline int64_t count_wrong(const float *c, const sizes *s) {
     int64_t n_wrong = 0;
     for (int64_t i = 0; i < s->m; i++)
@@ -68,7 +68,7 @@ static inline void print_verdict(const char *program, const sizes *s, int n_rank
            (long long)s->m, (long long)s->k, (long long)s->k, (long long)s->n, is_right ? "right" : "WRONG");
 }
 
-/* One product on the device, of this rank's part. b is a parameter, as the weights of a layer are. */
+/* A product on the device, for this rank's part. b is a parameter, like the weights of a layer. */
 typedef struct product {
     lks_graph *graph;
     lks_node *a, *c;
@@ -76,7 +76,7 @@ typedef struct product {
     lks_program *program;
 } product;
 
-/* Compiles a (m,k), or where is_transposed (k,m), times b (k,n). */
+/* Compiles a times b (k,n), where a is (m,k), or (k,m) if is_transposed. */
 static inline lks_status product_create(product *p, const sizes *s, int is_transposed) {
     p->graph = lks_graph_create(lks_device_default(NULL));
     int64_t a_dims[] = {is_transposed ? s->k : s->m, is_transposed ? s->m : s->k}, b_dims[] = {s->k, s->n};
@@ -89,7 +89,7 @@ static inline lks_status product_create(product *p, const sizes *s, int is_trans
                               &(lks_program_options){.batch = 1, .outputs = &p->c, .n_outputs = 1});
 }
 
-/* Computes, and copies the result to `c`. */
+/* Runs the product and copies the result to `c`. */
 static inline lks_status product_run(product *p, const sizes *s, const float *a, const float *b, float *c) {
     lks_status status = lks_store_write(p->store, 0, b);
     if (status == LKS_OK) status = lks_program_set_input(p->program, p->a, a);

@@ -1,22 +1,22 @@
-/* A matrix product divided along the dimension that is summed over: C = A B.
+/* A matrix product C = A B, divided along the dimension of the sum.
  *
  *     lockstep run -n 4 build/examples/matmul_reduction [--m 256] [--k 4096] [--n 256]
  *
  *               A                       B
- *                                  [ rank 0 ]      rank r multiplies its columns of A by its rows of B; that has the
- *     [ rank 0 | rank 1 | rank 2 ] [ rank 1 ]      shape of C, but only a part of each sum: C is the sum of all ranks'
- *                                  [ rank 2 ]
+ *                                  [ rank 0 ]      rank r multiplies its columns of A by its rows of B; the result has
+ *     [ rank 0 | rank 1 | rank 2 ] [ rank 1 ]      the shape of C, but holds only a part of each sum: C is the sum over
+ *                                  [ rank 2 ]      all ranks
  *
- * Rank 0 has A and B: it scatters both (A transposed, so that columns lie together), and all_reduce adds up C, which
- * then every rank has. Data-parallel training computes a weight's gradient like this: the sum is over the samples. */
+ * Rank 0 has A and B and scatters both (A transposed, so that columns are contiguous). all_reduce sums C, and every
+ * rank gets it. Data-parallel training computes the gradient of a weight like this: the sum is over the samples. */
 #include "matmul.h"
 
-/* `mine` is this rank's part: some columns of A and rows of B, and a C of its own. */
+/* `mine` is this rank's part: some columns of A, some rows of B, and a whole C. */
 typedef struct work {
     sizes all, mine;
     float *a, *b; /* on rank 0 only; A transposed */
     float *my_a, *my_b, *my_c, *c;
-    size_t *a_counts, *b_counts; /* elements of each rank */
+    size_t *a_counts, *b_counts; /* elements per rank */
     product product;
 } work;
 
@@ -41,10 +41,10 @@ static lks_status divide(work *w, lks_group *world) {
     }
     for (int64_t i = 0; rank == 0 && i < w->all.k * w->all.m; i++) w->a[i] = a_at(i % w->all.m, i / w->all.m);
     for (int64_t i = 0; rank == 0 && i < w->all.k * w->all.n; i++) w->b[i] = b_at(i / w->all.n, i % w->all.n);
-    return w->mine.k > 0 ? product_create(&w->product, &w->mine, 1) : LKS_OK; /* who has nothing contributes zeros */
+    return w->mine.k > 0 ? product_create(&w->product, &w->mine, 1) : LKS_OK; /* a rank without a part adds zeros */
 }
 
-/* The lesson: a product of this rank's own, then one sum over the ranks. */
+/* The essential part: a local product, then one sum over the ranks. */
 static int multiply(work *w, lks_group *world, double at_ms[4]) {
     at_ms[0] = now_ms();
     LKS_CHECK(lks_scatterv(world, w->a, w->my_a, w->a_counts, LKS_F32, 0, NULL));
@@ -57,7 +57,7 @@ static int multiply(work *w, lks_group *world, double at_ms[4]) {
     return 0;
 }
 
-/* Twice, for in the first run memory and caches are new to everybody. All ranks have C, and check it. */
+/* Runs twice, because the first run also warms up memory and caches. All ranks have C and check it. */
 static int multiply_and_check(work *w, lks_group *world) {
     double at_ms[4] = {0};
     LKS_CHECK(divide(w, world));

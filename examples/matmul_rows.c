@@ -1,4 +1,4 @@
-/* A matrix product divided by the rows of A: C = A B.
+/* A matrix product C = A B, divided by the rows of A.
  *
  *     lockstep run -n 4 build/examples/matmul_rows [--m 1024] [--k 512] [--n 256]
  *
@@ -7,8 +7,8 @@
  *     [ rank 1 ]  x  [  all  ]  = [ rank 1 ]
  *     [ rank 2 ]     [       ]    [ rank 2 ]
  *
- * Rank 0 has A and B: it scatters A, broadcasts B and gathers C. No rank waits for another while it computes, and
- * nothing is added up. Data-parallel training divides the forward pass like this: A the batch, B the weights. */
+ * Rank 0 has A and B. It scatters A, broadcasts B and gathers C. The ranks compute independently, and nothing is summed
+ * over ranks. Data-parallel training divides the forward pass like this: A is the batch, B the weights. */
 #include "matmul.h"
 
 /* `mine` is this rank's part: all of B, and some rows of A and C. */
@@ -16,7 +16,7 @@ typedef struct work {
     sizes all, mine;
     float *a, *b, *c; /* A and C on rank 0 only */
     float *my_a, *my_c;
-    size_t *a_counts, *c_counts; /* elements of each rank */
+    size_t *a_counts, *c_counts; /* elements per rank */
     product product;
 } work;
 
@@ -42,7 +42,7 @@ static lks_status divide(work *w, lks_group *world) {
     return w->mine.m > 0 ? product_create(&w->product, &w->mine, 0) : LKS_OK; /* there may be more ranks than rows */
 }
 
-/* The lesson: two steps of communication around a product of this rank's own. */
+/* The essential part: a local product between two steps of communication. */
 static int multiply(work *w, lks_group *world, double at_ms[4]) {
     at_ms[0] = now_ms();
     LKS_CHECK(lks_scatterv(world, w->a, w->my_a, w->a_counts, LKS_F32, 0, NULL));
@@ -55,7 +55,7 @@ static int multiply(work *w, lks_group *world, double at_ms[4]) {
     return 0;
 }
 
-/* Twice, for in the first run memory and caches are new to everybody. */
+/* Runs twice, because the first run also warms up memory and caches. */
 static int multiply_and_check(work *w, lks_group *world) {
     double at_ms[4] = {0};
     LKS_CHECK(divide(w, world));

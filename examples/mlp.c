@@ -1,9 +1,9 @@
-/* A multi-layer perceptron on a made-up classification problem: linear layers without bias, tanh between them.
+/* A multi-layer perceptron on a generated classification problem: linear layers without bias, tanh between them.
  *
  *     lockstep run -n 2 build/examples/mlp
  *
- * 10,000 samples from a seed, nine tenths to train on and one tenth held out. SGD whose learning rate falls linearly to
- * 0.3 of its start over the run. */
+ * 10,000 samples are generated from a seed. One tenth is held out for testing. The learning rate of SGD falls linearly
+ * to 0.3 of its initial value. */
 #include "trainer_run.h"
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void print_configuration(const mlp_flags *flags, int64_t batch, int64_t n
 static int train(const mlp_flags *flags, lks_group *group, lks_device *device, lks_dataset *all) {
     int64_t n_train = flags->n_samples * 9 / 10;
     int64_t batch = trainer_global_batch(&flags->shared, (lks_shard_mode)flags->shard, group);
-    int64_t n_steps = trainer_n_steps(&flags->shared, (n_train + batch - 1) / batch); /* over which the rate falls */
+    int64_t n_steps = trainer_n_steps(&flags->shared, (n_train + batch - 1) / batch); /* for the schedule */
     lks_graph *g = lks_graph_create(device);
     lks_node *x = lks_input(g, "features", LKS_F32, 2, (int64_t[]){LKS_BATCH, flags->n_features});
     lks_node *y = lks_input(g, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});

@@ -2,7 +2,7 @@
  *
  *     lockstep run -n 2 build/examples/mnist --data DIR --epochs 5
  *
- * Every rank runs this program. Each gets its part of every batch; after each step all hold the same parameters. */
+ * Every rank runs this program and gets its part of every batch. After each step all ranks have the same parameters. */
 #include "trainer_run.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ static int train(const trainer_flags *flags, lks_group *group, lks_device *devic
     return exit_code;
 }
 
-/* Both sets in units of the training set's own mean and deviation. */
+/* Normalises both sets by the mean and deviation of the training set. */
 static lks_status normalize(lks_dataset *train_set, lks_dataset *test_set) {
     double mean, deviation;
     lks_status status = lks_dataset_moments(train_set, &mean, &deviation);

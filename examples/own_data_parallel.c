@@ -1,5 +1,5 @@
 /* Data parallelism by hand: broadcast the parameters, all-reduce every gradient as soon as it is final, update. Then
- * the library does the same to the same model (lks_distributed_optimizer): both end with the same bits.
+ * the library (lks_distributed_optimizer) does the same with the same model. Both end with the same bits.
  *
  *     lockstep run -n 4 build/examples/own_data_parallel */
 #include <lockstep/lockstep.h>
@@ -9,10 +9,10 @@
 typedef struct replica {
     lks_group *world;
     lks_store *store;
-    lks_work *works[4]; /* of the two layers' weights and biases: the sums under way */
+    lks_work *works[4]; /* the reductions in progress, of the weights and biases of two layers */
 } replica;
 
-/* Called within the backward pass, in the same order on all ranks. Does not wait: the next gradient is computed. */
+/* Called during the backward pass, in the same order on all ranks. Does not wait, so the backward pass continues. */
 static lks_status sum_over_ranks(void *context, int index) {
     replica *r = context;
     size_t count;
@@ -21,7 +21,8 @@ static lks_status sum_over_ranks(void *context, int index) {
                           &(lks_collective_options){.work = &r->works[index]});
 }
 
-/* `updaters`: who adds up gradients and updates together; by hand, they are added up before, and each rank is alone. */
+/* `updaters` sums gradients and updates together. By hand the gradients are summed before, and it is this rank alone.
+ */
 static int train(lks_group *world, lks_group *updaters, int is_by_hand, lks_dataset *data, char sha256[65]) {
     replica r = {.world = world};
     lks_program *program;
@@ -35,7 +36,7 @@ static int train(lks_group *world, lks_group *updaters, int is_by_hand, lks_data
     lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *loss = lks_cross_entropy(lks_linear(lks_relu(lks_linear(x, 32, "fc1")), 4, "fc2"), y);
     LKS_CHECK(lks_store_create(&r.store, loss, &(lks_store_options){.seed = (uint64_t)lks_group_rank(world)}));
-    LKS_CHECK(lks_broadcast_parameters(world, r.store)); /* each rank drew others: now all have rank 0's */
+    LKS_CHECK(lks_broadcast_parameters(world, r.store)); /* the seeds differ; now all ranks have rank 0's parameters */
     lks_program_options options = {.batch = local_batch, .is_training = 1, .loss = loss};
     LKS_CHECK(lks_program_create(&program, r.store, &options));
     lks_optimizer adam = lks_adam(&(lks_adam_options){.lr = 0.01});
@@ -46,7 +47,7 @@ static int train(lks_group *world, lks_group *updaters, int is_by_hand, lks_data
         LKS_CHECK(lks_program_forward(program));
         LKS_CHECK(lks_program_backward(program, (double)batch.count)); /* the sum over this rank's samples */
         for (int i = 0; i < 4 && is_by_hand; i++) LKS_CHECK(lks_work_wait(r.works[i]));
-        int64_t n_summed = is_by_hand ? batch.global_count : batch.count; /* samples: what makes sums means */
+        int64_t n_summed = is_by_hand ? batch.global_count : batch.count; /* the divisor that turns sums into means */
         LKS_CHECK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){.n_samples = (double)n_summed}, NULL));
     }
     LKS_CHECK(lks_store_sha256(r.store, sha256));

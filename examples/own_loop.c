@@ -1,10 +1,10 @@
-/* MNIST, data-parallel, in a training loop of one's own: partition the data, broadcast the parameters, and for every
- * batch forward, backward, and a distributed optimizer that adds up the gradients of all ranks.
+/* MNIST, data-parallel, in a custom training loop: partition the data, broadcast the parameters, and for every batch
+ * run forward, backward, and a distributed optimizer that sums the gradients of all ranks.
  *
  *     lockstep data get mnist
  *     lockstep run -n 3 build/examples/own_loop
  *
- * lks_trainer does the same in one call, with memory that the ranks share; here every rank has its own replica. */
+ * lks_trainer does the same in one call, with memory that the ranks share. Here every rank has its own replica. */
 #include <lockstep/lockstep.h>
 #include <stdio.h>
 
@@ -13,12 +13,12 @@ enum { BATCH = 64, TEST_BATCH = 100, N_EPOCHS = 2, LARGEST = TEST_BATCH };
 typedef struct model {
     lks_node *x, *y, *loss, *n_correct;
     lks_store *store;
-    lks_program *programs[2][LARGEST + 1]; /* by whether they train, and by the samples of a batch */
+    lks_program *programs[2][LARGEST + 1]; /* indexed by is_training and by the number of samples */
 } model;
 
-/* A program is compiled for one number of samples, and not many numbers come: those of a whole batch and of the last
- * one of an epoch (60000 samples are 937 batches of 64 and one of 32), of which ranks may have one more or less. Each
- * gets its program when it comes first. All of them compute with the parameters of one store. */
+/* A program is compiled for one batch size. Few sizes occur: that of a whole batch and that of the last one of an epoch
+ * (60000 samples are 937 batches of 64 and one of 32), where ranks may have one more or less. A program is created when
+ * its size first occurs. All programs use the parameters of one store. */
 static lks_status make_program(model *m, int is_training, int64_t count) {
     lks_program **made = &m->programs[is_training][count];
     lks_program_options options = {
@@ -26,7 +26,7 @@ static lks_status make_program(model *m, int is_training, int64_t count) {
     return *made != NULL ? LKS_OK : lks_program_create(made, m->store, &options);
 }
 
-/* Of a short batch a rank may get no sample: it computes nothing, and `mine` are zeros. */
+/* A rank may get no sample of a short batch. It then computes nothing, and `mine` is zero. */
 static int compute(model *m, int is_training, const lks_batch *batch, lks_step_sums *mine) {
     double n = (double)batch->count;
     *mine = (lks_step_sums){.n_samples = n};
@@ -46,14 +46,14 @@ static int train_epoch(model *m, lks_loader *loader, lks_distributed_optimizer *
     lks_step_sums mine, all;
     while (lks_loader_next(loader, &batch)) {
         if (compute(m, 1, &batch, &mine) != 0) return 1;
-        LKS_CHECK(lks_distributed_optimizer_step(optimizer, &mine, &all)); /* every rank, also one without samples */
+        LKS_CHECK(lks_distributed_optimizer_step(optimizer, &mine, &all)); /* by every rank, also without samples */
         epoch->n_samples += all.n_samples;
         epoch->loss += all.loss;
     }
     return 0;
 }
 
-/* Every rank evaluates its part, in the order of the file; three ranks share 100 samples as 34, 33 and 33. */
+/* Every rank evaluates its part, in file order. Three ranks share 100 samples as 34, 33 and 33. */
 static int evaluate(model *m, lks_group *world, lks_dataset *test_set, lks_step_sums *all) {
     lks_loader *loader;
     lks_batch batch;
@@ -90,7 +90,7 @@ static int train(lks_group *world, lks_dataset *train_set, lks_dataset *test_set
     lks_distributed_optimizer *optimizer;
     lks_optimizer adam = lks_adam(&(lks_adam_options){.lr = 1e-3});
     LKS_CHECK(lks_store_create(&m.store, m.loss, &(lks_store_options){.seed = (uint64_t)rank}));
-    LKS_CHECK(lks_broadcast_parameters(world, m.store)); /* each rank drew others: now all have rank 0's */
+    LKS_CHECK(lks_broadcast_parameters(world, m.store)); /* the seeds differ; now all ranks have rank 0's parameters */
     LKS_CHECK(lks_distributed_optimizer_create(&optimizer, world, m.store, &adam));
 
     for (int i = 1; i <= N_EPOCHS; i++) {
@@ -122,7 +122,7 @@ static int own_loop(int argc, char **argv) {
     if (argc == 1) LKS_CHECK(lks_data_directory("mnist", directory, sizeof directory));
     LKS_CHECK(lks_dataset_mnist(&train_set, argc == 1 ? directory : argv[1], 1));
     LKS_CHECK(lks_dataset_mnist(&test_set, argc == 1 ? directory : argv[1], 0));
-    LKS_CHECK(lks_dataset_moments(train_set, &mean, &deviation)); /* of the training set, for both */
+    LKS_CHECK(lks_dataset_moments(train_set, &mean, &deviation)); /* of the training set, used for both sets */
     LKS_CHECK(lks_dataset_normalize(train_set, mean, deviation));
     LKS_CHECK(lks_dataset_normalize(test_set, mean, deviation));
     int exit_code = train(world, train_set, test_set);

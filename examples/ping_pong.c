@@ -1,13 +1,13 @@
-/* How long a message takes: rank 0 and the last rank throw one back and forth.
+/* How long a message takes: rank 0 and the last rank send one back and forth.
  *
  *     lockstep run -n 2 ping_pong
  *
  *     rank 0 ---- n bytes ---> rank 1
- *     rank 0 <--- n bytes ---- rank 1       half of this round is the time of one message
+ *     rank 0 <--- n bytes ---- rank 1       half of this round trip is the time of one message
  *
- * A round is timed by one clock; the clocks of two hosts are farther apart than a message takes. A small message takes
- * the latency, whatever its size; a large one its bytes through the bandwidth, beside which the latency is nothing.
- * Together: latency + bytes / bandwidth, the line by which the costs of all collectives are reckoned.
+ * A round trip is timed by one clock, because the clocks of two hosts differ by more than a message takes. A small
+ * message takes the latency, whatever its size. For a large one the time is bytes / bandwidth, and the latency is
+ * negligible. Together: latency + bytes / bandwidth, the model by which the costs of all collectives are estimated.
  */
 #include <lockstep/comm.h>
 #include <lockstep/launch.h>
@@ -29,7 +29,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* There and back. */
+/* One round trip. */
 static lks_status play_round(lks_group *world, char *message, size_t nbytes) {
     const int last = lks_group_size(world) - 1, is_first = lks_group_rank(world) == 0, peer = is_first ? last : 0;
     lks_status status = LKS_OK;
@@ -39,7 +39,7 @@ static lks_status play_round(lks_group *world, char *message, size_t nbytes) {
     return status;
 }
 
-/* The median of some rounds, halved; one more goes before, in which all is new. */
+/* Half of the median of several round trips, after one round trip to warm up. */
 static lks_status measure(lks_group *world, char *message, size_t nbytes, double *message_us) {
     double rounds_us[N_ROUNDS];
     lks_status status = play_round(world, message, nbytes);

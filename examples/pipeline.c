@@ -1,13 +1,13 @@
-/* A pipeline by hand: the model's layers are cut into stages, one per rank, and a batch into micro-batches, so that the
- * second stage is at the first micro-batch while the first is at the second. All forward passes, then all backward
- * ones:
+/* A pipeline by hand. The layers of the model are divided into stages, one per rank, and a batch into micro-batches.
+ * The second stage computes the first micro-batch while the first stage computes the second. All forward passes come
+ * first, then all backward passes:
  *
  *     stage 0   F0 F1 F2 F3 .. .. B0 B1 B2 B3 update        forward: h to the next stage
- *     stage 1   .. F0 F1 F2 F3 B0 B1 B2 B3 .. update        backward: the gradient of h to the one before
+ *     stage 1   .. F0 F1 F2 F3 B0 B1 B2 B3 .. update        backward: the gradient of h to the previous stage
  *
- * With M micro-batches and S stages M + S - 1 turns are taken for the work of M: what is left is the bubble. With more
- * ranks than stages there are several such rows, which average the gradients of each stage among them. Every stage ends
- * with the bits that the whole model has when it is trained in one piece, by the same micro-batches.
+ * M micro-batches and S stages take M + S - 1 turns for the work of M. The difference is the bubble. With more ranks
+ * than stages there are several such rows, which average the gradients of each stage among them. Every stage ends with
+ * the same bits as when the whole model is trained on one rank with the same micro-batches.
  *
  *     lockstep run -n 2 build/examples/pipeline [STAGES]
  *
@@ -19,17 +19,17 @@
 #include <time.h>
 
 enum { N_LAYERS = 8, WIDTH = 256, N_CLASSES = 4, BATCH = 256, N_STEPS = 6, MOST_MICRO = 16 };
-enum { H, DH }; /* tags: what goes on, what comes back */
+enum { H, DH }; /* tags: forward and backward messages */
 
 typedef struct stage {
-    lks_group *row, *replicas; /* the stages of one row; the same stage of all rows */
+    lks_group *row, *replicas; /* the stages of one row; the same stage in all rows */
     int index, is_first, is_last, n_micro;
     lks_graph *graph;
-    lks_node *x, *y, *h, *dh, *loss; /* x: the batch, or what comes from the stage before */
+    lks_node *x, *y, *h, *dh, *loss; /* x: the batch, or the output of the previous stage */
     lks_store *store;
     lks_distributed_optimizer *optimizer;
-    lks_program *programs[MOST_MICRO]; /* one for each micro-batch: its activations wait there for the way back */
-    float *received, *returned;        /* h of the stage before, dh of the one behind: of all micro-batches */
+    lks_program *programs[MOST_MICRO]; /* one per micro-batch, which keeps its activations for the backward pass */
+    float *received, *returned;        /* of all micro-batches: h of the previous stage, dh of the next */
 } stage;
 
 static int is_of_stage(const stage *s, int layer) { return layer * lks_group_size(s->row) / N_LAYERS == s->index; }
@@ -46,7 +46,7 @@ static void build(stage *s, int64_t n_features) {
     if (s->is_last) {
         s->y = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
         s->loss = lks_cross_entropy(lks_linear(s->h, N_CLASSES, "out"), s->y);
-    } else { /* a loss of which h's gradient is dh */
+    } else { /* a loss whose gradient with respect to h is dh */
         s->dh = lks_input(s->graph, "dh", LKS_F32, 2, (int64_t[]){LKS_BATCH, WIDTH});
         s->loss = lks_sum(lks_mul(s->h, s->dh), 0, NULL, 0);
     }
@@ -57,14 +57,14 @@ static int create(stage *s, int64_t n_features, int64_t n_samples) {
     s->index = lks_group_rank(s->row);
     s->is_first = s->index == 0, s->is_last = s->index == lks_group_size(s->row) - 1;
     build(s, n_features);
-    LKS_CHECK(lks_store_create(&s->store, s->loss, NULL)); /* drawn by the parameters' names: alike in all rows */
+    LKS_CHECK(lks_store_create(&s->store, s->loss, NULL)); /* initialised by parameter name: equal in all rows */
     LKS_CHECK(lks_distributed_optimizer_create(&s->optimizer, s->replicas, s->store, &sgd));
     lks_program_options options = {.batch = n_samples / s->n_micro, .is_training = 1, .loss = s->loss};
     if (!s->is_last) options.outputs = &s->h, options.n_outputs = 1;
     if (!s->is_first) options.differentiated = &s->x, options.n_differentiated = 1;
     for (int m = 0; m < s->n_micro; m++) {
         LKS_CHECK(lks_program_create(&s->programs[m], s->store, &options));
-        lks_program_set_buffer_weight(s->programs[m], (double)options.batch); /* for batch norms, if there were any */
+        lks_program_set_buffer_weight(s->programs[m], (double)options.batch); /* for batch norms, if there are any */
     }
     s->received = calloc((size_t)(n_samples * WIDTH), sizeof *s->received);
     s->returned = calloc((size_t)(n_samples * WIDTH), sizeof *s->returned);
@@ -92,7 +92,7 @@ static int forward(stage *s, int m, const lks_batch *batch, lks_work **sent) {
     if (s->is_last)
         LKS_CHECK(lks_program_set_input(s->programs[m], s->y, batch->labels + m * n));
     else
-        LKS_CHECK(lks_program_set_input(s->programs[m], s->dh, s->returned + first)); /* what is there does not count */
+        LKS_CHECK(lks_program_set_input(s->programs[m], s->dh, s->returned + first)); /* its content does not matter */
     LKS_CHECK(lks_program_forward(s->programs[m]));
     if (!s->is_last)
         LKS_CHECK(lks_isend(s->row, lks_program_output(s->programs[m], s->h), count, LKS_F32, s->index + 1, H, sent));
@@ -109,7 +109,7 @@ static int backward(stage *s, int m, int64_t n, lks_work **sent) {
     if (!s->is_first)
         LKS_CHECK(lks_isend(s->row, lks_program_input_gradient(s->programs[m], s->x), count, LKS_F32, s->index - 1, DH,
                             sent));
-    if (m < s->n_micro - 1) /* the last ones are the step's own */
+    if (m < s->n_micro - 1) /* the step itself adds the last one */
         LKS_CHECK(lks_distributed_optimizer_accumulate(s->optimizer, &(lks_step_sums){.n_samples = (double)n}));
     return 0;
 }
@@ -131,7 +131,7 @@ static int step(stage *s, const lks_batch *batch) {
     return 0;
 }
 
-/* *ms: of a step. */
+/* *ms is the time of a step. */
 static int train(stage *s, lks_dataset *data, double *ms) {
     struct timespec began = {0}, ended;
     lks_loader *loader;
@@ -140,7 +140,7 @@ static int train(stage *s, lks_dataset *data, double *ms) {
     LKS_CHECK(lks_partition_dataset(s->replicas, data, BATCH, 1, &loader, &local_batch));
     if (create(s, lks_dataset_n_features(data), local_batch) != 0) return 1;
     for (int i = 0; i <= N_STEPS && lks_loader_next(loader, &batch); i++) {
-        if (i == 1) clock_gettime(CLOCK_MONOTONIC, &began); /* the first one also warms up */
+        if (i == 1) clock_gettime(CLOCK_MONOTONIC, &began); /* the first step warms up */
         if (step(s, &batch) != 0) return 1;
     }
     LKS_CHECK(lks_barrier(s->row, NULL));
@@ -150,9 +150,9 @@ static int train(stage *s, lks_dataset *data, double *ms) {
     return 0;
 }
 
-/* *n_other: how many more of the stage's parameters differ from the whole model's. */
+/* Adds to *n_other the number of parameters of the stage that differ from those of the whole model. */
 static int compare(const stage *s, const stage *whole, int *n_other) {
-    float mine[WIDTH * WIDTH], theirs[WIDTH * WIDTH]; /* the largest of them */
+    float mine[WIDTH * WIDTH], theirs[WIDTH * WIDTH]; /* space for the largest parameter */
     for (int i = 0; i < lks_store_n_parameters(s->store); i++) {
         lks_parameter_view view = lks_store_parameter(s->store, i);
         LKS_CHECK(lks_store_read(s->store, i, mine));

@@ -1,18 +1,18 @@
-/* A race: two threads, one variable, and what becomes of it.
+/* A data race: two threads, one variable, and the result.
  *
  *     race [--count N]
  *
  *     adder                           subtracter
  *     reads 7                         reads 7
  *     writes 8
- *                                     writes 6        the addition is lost: nobody saw the 8
+ *                                     writes 6        the addition is lost
  *
- * One thread adds 1 N times, the other subtracts 1 N times; together they should leave 0. Three ways to share the
- * variable: without any care, under a mutex, and by an atomic addition.
+ * One thread adds 1 N times, the other subtracts 1 N times. Together they should leave 0. There are three ways to share
+ * the variable: without synchronisation, under a mutex, and by atomic addition.
  *
- * The careless variable is an atomic one too, but read and written in two steps. A plain `int` loses updates in the
- * same way, only then C calls the program undefined: the compiler might fold the whole loop into one addition and hide
- * what this shows, and a race detector would stop it. Two steps that are each defined keep the race and nothing else.
+ * The unsynchronised variable is also atomic, but it is read and written in two steps. A plain `int` loses updates in
+ * the same way, but its behaviour is undefined in C: the compiler might fold the whole loop into one addition and hide
+ * the effect, and a race detector would stop it. Two steps that are each defined keep the race and nothing else.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,26 +26,26 @@ static _Atomic long careless, atomic;
 static long guarded;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Between the load and the store the other thread may have stored: its update is overwritten. */
+/* If the other thread stores between the load and the store, its update is overwritten. */
 static void add_carelessly(long amount) {
     long seen = atomic_load_explicit(&careless, memory_order_relaxed);
     atomic_store_explicit(&careless, seen + amount, memory_order_relaxed);
 }
 
-/* One at a time: whoever comes second waits, and then sees what the first has written. */
+/* Mutual exclusion: the second thread waits, and then sees what the first has written. */
 static void add_under_mutex(long amount) {
     pthread_mutex_lock(&mutex);
     guarded += amount;
     pthread_mutex_unlock(&mutex);
 }
 
-/* Read, add and write in one instruction that no other can get between. */
+/* Reads, adds and writes as one indivisible operation. */
 static void add_atomically(long amount) { atomic_fetch_add_explicit(&atomic, amount, memory_order_relaxed); }
 
 typedef struct work {
     void (*add)(long amount);
     long amount, count;
-    pthread_barrier_t *start; /* so that neither thread is done before the other begins */
+    pthread_barrier_t *start; /* so that neither thread finishes before the other begins */
 } work;
 
 static void *repeat(void *argument) {
@@ -59,7 +59,7 @@ static pthread_t start_thread(work *its_work) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, repeat, its_work) == 0) return thread;
     fprintf(stderr, "race: a thread could not be started\n");
-    exit(1); /* the other one may wait for it already */
+    exit(1); /* the other thread may be waiting at the barrier */
 }
 
 static void add_and_subtract(void (*add)(long amount), long count) {
@@ -79,7 +79,7 @@ static int report(const char *how, long result) {
 
 static int run(long count) {
     printf("%ld additions and as many subtractions, of which 0 should be left:\n", count);
-    /* On one CPU, or with luck, even the careless variable ends at 0, which is what makes races hard to find. */
+    /* On one CPU, or by luck, even the unsynchronised variable ends at 0. This makes races hard to find. */
     int n_tries = 0;
     do add_and_subtract(add_carelessly, count);
     while (atomic_load(&careless) == 0 && ++n_tries < MOST_TRIES);
@@ -96,7 +96,7 @@ int main(int argc, char **argv) {
         char *end;
         count = strtol(argv[2], &end, 10);
         if (*end != '\0' || count < 1 || count > 1000 * 1000 * 1000L) {
-            fprintf(stderr, "race: --count '%s': a number from 1 to 1000000000 was expected\n", argv[2]);
+            fprintf(stderr, "race: --count '%s' is not a number from 1 to 1000000000\n", argv[2]);
             return 2;
         }
     } else if (argc > 1) {

@@ -1,9 +1,9 @@
-/* Regression: a network learns a function of real numbers from samples of it, here the swing of a damped oscillator,
- * x(t) = e^(-d t) cos(w t), from (t, d, w). So a simulation's code is replaced by what was learnt from its results.
+/* Regression: a network learns a real function from samples of it, here the motion of a damped oscillator,
+ * x(t) = e^(-d t) cos(w t), from (t, d, w). The same method replaces a simulation by a model learned from its results.
  *
  *     lockstep run -n 2 build/examples/regression
  *
- * The data set has targets in place of labels, and the trainer's `labels` are an input of floats. */
+ * The data set has targets instead of labels, and the trainer's `labels` are an f32 input. */
 #include <lockstep/lockstep.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { COUNT = 20000, N_TEST = 2000, BATCH = 64, N_EPOCHS = 10 };
 
-/* As a simulation would leave them: inputs (COUNT, 3), each from -1 to 1, and what comes of them (COUNT, 1). */
+/* Stands for a simulation: inputs (COUNT, 3), each from -1 to 1, and results (COUNT, 1). */
 static void simulate(float *inputs, float *results) {
     for (int i = 0; i < COUNT; i++) {
         float *input = inputs + 3 * i;

@@ -1,10 +1,10 @@
-/* Are all replicas equal? Two ways in which they are not, found out and mended.
+/* Are all replicas equal? Two ways in which they can differ, and how to detect that.
  *
  *     lockstep run -n 3 replicas
  *
- * Data-parallel training keeps the ranks' parameters equal by two things alone: they begin equal, and every step adds
- * the same gradients to them. Where either fails nobody notices: the loss goes on falling, a little worse. So it is
- * worth asking. lks_check_replicas compares a hash of every parameter, and names the first that differs, and where.
+ * Data-parallel training keeps the ranks' parameters equal by two properties only: they begin equal, and every step
+ * applies the same gradients. If either fails, nothing shows it: the loss still falls, only more slowly. So it is worth
+ * checking. lks_check_replicas compares a hash of every parameter and names the first that differs, and on which rank.
  */
 #include <lockstep/lockstep.h>
 #include <math.h>
@@ -16,14 +16,14 @@ static lks_node *model(lks_graph *g) {
     return lks_cross_entropy(lks_linear(lks_relu(lks_linear(x, 16, "fc1")), 4, "fc2"), y);
 }
 
-/* Rank 0 speaks for all, who have the same verdict. */
+/* Rank 0 prints, because all ranks have the same verdict. */
 static int tell(lks_group *world, const char *when, lks_status verdict) {
     if (lks_group_rank(world) == 0)
         printf("%s: %s\n", when, verdict == LKS_OK ? "all replicas are equal" : lks_error_text());
     return verdict == LKS_OK;
 }
 
-/* The last rank's copy of fc2.bias gets another last bit: what a bad memory cell would do. */
+/* Changes the last bit of one element of fc2.bias on the last rank, as a faulty memory cell would. */
 static lks_status damage(lks_group *world, lks_store *store) {
     float bias[4];
     int index = lks_store_find(store, "fc2.bias");

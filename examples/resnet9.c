@@ -1,18 +1,18 @@
-/* CIFAR-10, data-parallel: ResNet9, trained plainly or fast.
+/* CIFAR-10, data-parallel: ResNet9, with a plain or a fast recipe.
  *
  *     lockstep run -n 2 build/examples/resnet9 --data DIR --epochs 10
  *     lockstep run -n 2 build/examples/resnet9 --data DIR --recipe fast
  *
- * DIR holds the binary version's files or the python version's.
+ * DIR holds the files of the binary or the python version.
  *
  *                 plain                  fast
- *     images      as they are            moved by up to 2 pixels, every other time mirrored
+ *     images      unchanged              shifted by up to 2 pixels, mirrored with probability 1/2
  *     optimizer   Adam, L2 1e-3          AdamW, weight decay 0.1
- *     rate        1e-3 all the time      one cycle with its peak at 1e-2
+ *     rate        1e-3, constant         one cycle with its peak at 1e-2
  *     epochs      10                     30
  *
- * Both take images in units of each channel's mean and deviation, and cross entropy. So small a model does not overfit
- * much in 30 epochs: smoothed labels and wider crops, which help large ones, cost it half a percent each. */
+ * Both normalise images per channel and use cross entropy, fast with label smoothing 0.1. Such a small model hardly
+ * overfits in 30 epochs, so wider crops, which help large models, cost it half a percent. */
 #include "resnet9_model.h"
 #include "trainer_run.h"
 
@@ -27,7 +27,7 @@ typedef struct sets {
     double means[3], deviations[3]; /* of the training set's channels */
 } sets;
 
-/* As many of a step's samples as `rank` gets; with grains, those between its own and the next one's first. */
+/* Number of samples of a step that `rank` gets. With grains these are the samples up to the next rank's first one. */
 static int64_t part_length(int64_t batch, int rank, int n_ranks, int64_t grains) {
     if (grains > 0) return batch * (rank + 1) / n_ranks - batch * rank / n_ranks;
     return batch / n_ranks + (rank < batch % n_ranks);
@@ -36,7 +36,7 @@ static int64_t part_length(int64_t batch, int rank, int n_ranks, int64_t grains)
 static void print_partitions(const trainer_flags *flags, const lks_group *group, int64_t count) {
     if (flags->is_quiet || lks_group_rank(group) != 0) return;
     int n_ranks = lks_group_size(group);
-    printf("partition lengths:"); /* of an epoch: whole batches and the last one */
+    printf("partition lengths:"); /* per epoch: whole batches and the last one */
     for (int rank = 0; rank < n_ranks; rank++) {
         int64_t whole = part_length(flags->batch, rank, n_ranks, flags->grains);
         int64_t last = part_length(count % flags->batch, rank, n_ranks, flags->grains);
@@ -59,7 +59,7 @@ static void set_recipe(trainer_job *job, int64_t recipe, const trainer_flags *fl
     job->loader.augment = (lks_augment_options){.crop_padding = 2, .flip = 1};
 }
 
-/* Images as floats that the loader's threads make; to a GPU go the bytes, a quarter as many, and it makes the rest. */
+/* The loader's threads make images as floats. A GPU gets the bytes, a quarter of the data, and does the rest itself. */
 static lks_node *make_images(lks_graph *g, const sets *data, trainer_job *job) {
     job->loader.gives_bytes = strncmp(lks_device_name(job->device), "cuda", 4) == 0;
     if (!job->loader.gives_bytes)
@@ -88,7 +88,7 @@ static int train(const trainer_flags *flags, int64_t recipe, lks_group *group, l
     return exit_code;
 }
 
-/* Both sets in units of the training set's own means and deviations. */
+/* Reads both sets and normalises them by the means and deviations of the training set. */
 static lks_status read_sets(const char *directory, sets *data) {
     double *means = data->means, *deviations = data->deviations;
     lks_status status = lks_dataset_cifar10(&data->train, directory, 1);

@@ -1,8 +1,9 @@
+/* ResNet9, the model of examples/resnet9. */
 #include "resnet9_model.h"
 
 #include <stdio.h>
 
-/* A convolution that keeps the image's size but for its stride, batch norm, ReLU. */
+/* Convolution (which keeps the size of the image, apart from its stride), batch norm, ReLU. */
 static lks_node *conv_bn(lks_node *x, int64_t channels, int64_t kernel, int64_t stride, const char *name,
                          const lks_batch_norm_options *norm) {
     char part[64];

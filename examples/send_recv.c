@@ -1,9 +1,9 @@
-/* One message: rank 0 sends a number to rank 1, who prints it.
+/* One message: rank 0 sends a number to rank 1, which prints it.
  *
  *     lockstep run -n 2 send_recv
  *
  * Both sides name each other and a tag. Messages between the same two ranks with the same tag arrive in the order in
- * which they were sent. The receive's count is how much there is room for; how much came is told.
+ * which they were sent. The count of a receive is its capacity. The actual count is returned.
  */
 #include <lockstep/comm.h>
 #include <lockstep/launch.h>

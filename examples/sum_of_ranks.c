@@ -1,9 +1,9 @@
-/* The sum of all ranks, twice: reduce gives it to one rank, all_reduce to every one.
+/* The sum of all ranks, twice: reduce gives it to one rank, all_reduce to every rank.
  *
  *     lockstep run -n 4 sum_of_ranks
  *
- * Each rank contributes its own number; 0 + 1 + ... + (n-1) = n(n-1)/2 tells whether the sum is right. Data-parallel
- * training is this with gradients: all_reduce of what each rank computed from its part of the data.
+ * Each rank contributes its own number. The expected sum is 0 + 1 + ... + (n-1) = n(n-1)/2. Data-parallel training does
+ * the same with gradients: it all-reduces what each rank computed from its part of the data.
  */
 #include <lockstep/comm.h>
 #include <lockstep/launch.h>

@@ -1,4 +1,4 @@
-/* Before training: joining the world, and errors that one rank tells for all. */
+/* Before training: joining the world, and errors that one rank reports for all. */
 #include "trainer_progress.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The lowest rank for which `is_failed`, the number of ranks where there is none, -1 where they could not agree.
- * `who`: empty where it is so for all ranks, else what a line of this one begins with. */
+/* Returns the lowest rank for which `is_failed`, the number of ranks if there is none, and -1 if they could not agree.
+ * `who` becomes the prefix of this rank's error lines, empty if all ranks failed. */
 static int lowest_failed(lks_group *group, int is_failed, char who[32]) {
     int32_t least[2] = {is_failed ? lks_group_rank(group) : lks_group_size(group), is_failed};
     if (lks_all_reduce(group, least, least, 2, LKS_I32, LKS_MIN, NULL) != LKS_OK) least[0] = least[1] = -1;
@@ -20,7 +20,7 @@ static int lowest_failed(lks_group *group, int is_failed, char who[32]) {
     return least[0];
 }
 
-/* A rank that was started by hand has a terminal of its own, where nobody hears the one that failed. */
+/* A rank that was started by hand has its own terminal, where the message of the failed rank does not appear. */
 static void tell_of(lks_group *group, int lowest) {
     int is_by_hand =
         getenv("RANK") != NULL && getenv("LOCKSTEP_GENERATION") == NULL && getenv("TORCHELASTIC_RUN_ID") == NULL;
@@ -28,7 +28,7 @@ static void tell_of(lks_group *group, int lowest) {
         fprintf(stderr, "lockstep: rank %d gave up, and says why\n", lowest);
 }
 
-/* A rank that gives up because another has failed waits until that one has left: launchers name who ends first. */
+/* A rank that ends because another has failed waits until that one has left, because launchers report the first end. */
 static void give_way(lks_group *group, int is_failed) {
     if (!is_failed) (void)lks_barrier(group, NULL);
 }
@@ -45,8 +45,8 @@ int trainer_all_did(lks_group *group, int is_done) {
 
 enum { TEXT_NBYTES = 1024 };
 
-/* Whether a rank below this one says the same, or this one only what it heard from that one. Collective, from rank
- * `lowest` on, the first that says anything. */
+/* Whether a lower rank prints the same text, or this rank's text only repeats that of a lower rank. Collective.
+ * `lowest` is the first rank with a text. */
 static int is_said_below(lks_group *group, int lowest, const char text[TEXT_NBYTES]) {
     int is_said = 0;
     for (int rank = lowest; rank < lks_group_size(group); rank++) {
@@ -78,8 +78,8 @@ int trainer_begin_exit_code(lks_status status) {
     return status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED ? 2 : 1;
 }
 
-/* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
- * wait for each other's steps. Returns 0 where all agree. */
+/* Ranks that were started by hand may have different flags. They would train something that nobody asked for, or wait
+ * for each other's steps. Returns 0 if all agree. */
 static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks_group *group) {
     lks_option options[TRAINER_MAX_OPTIONS];
     char values[TRAINER_MAX_OPTIONS][TRAINER_OPTION_NBYTES];
@@ -92,23 +92,24 @@ static int cannot(const char *path, const char *what, const char *why) {
     return 0;
 }
 
-/* Gives its name without links, too. What this makes behind a link that leads nowhere goes again, and not the link. */
+/* Also returns the path without links. If `path` is a dangling link, the file that this creates is removed, not the
+ * link. */
 static int file_is_writable(const char *path, const char *what, char full_path[PATH_MAX]) {
     struct stat before;
     int existed = stat(path, &before) == 0;
     int descriptor = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
     if (descriptor < 0) return cannot(path, what, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
-    if (existed && S_ISFIFO(before.st_mode)) return 1; /* it stays open: for its reader this would be the end */
+    if (existed && S_ISFIFO(before.st_mode)) return 1; /* stays open: closing it would be the end for its reader */
     close(descriptor);
     if (realpath(path, full_path) == NULL) snprintf(full_path, PATH_MAX, "%s", path);
     if (!existed) remove(full_path);
     return 1;
 }
 
-/* It will be replaced, which only a file may be. */
+/* A checkpoint replaces the file, so it must be a regular file. */
 static int checkpoint_is_writable(const char *path, char full_path[PATH_MAX]) {
     struct stat before;
-    char temporary[PATH_MAX + 4], full_temporary[PATH_MAX]; /* under this name it is written, which has to fit, too */
+    char temporary[PATH_MAX + 4], full_temporary[PATH_MAX]; /* the name under which it is written first */
     if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) return cannot(path, "checkpoint", "not a regular file");
     if (!file_is_writable(path, "checkpoint", full_path)) return 0;
     snprintf(temporary, sizeof temporary, "%s.tmp", full_path);
@@ -117,11 +118,12 @@ static int checkpoint_is_writable(const char *path, char full_path[PATH_MAX]) {
 
 static int directory_is_there(const char *path) {
     if (mkdir(path, 0777) == 0 || errno == EEXIST) return 1;
-    fprintf(stderr, "lockstep: %s: the run's directory cannot be made: %s\n", path, strerror(errno));
+    fprintf(stderr, "lockstep: %s: the run's directory cannot be created: %s\n", path, strerror(errno));
     return 0;
 }
 
-/* Both, so that a run may be told to resume from what is not there yet. The paths in them are longer. */
+/* Creates both directories, so that a run may be told to resume from a directory that does not exist yet. Paths in them
+ * must fit too. */
 static int run_directories_are_there(const trainer_flags *flags, char metrics[PATH_MAX]) {
     char checkpoints[PATH_MAX], directory[PATH_MAX];
     if (flags->run == NULL) return 1;
@@ -133,19 +135,19 @@ static int run_directories_are_there(const trainer_flags *flags, char metrics[PA
     return flags->checkpoint_every == 0 || directory_is_there(checkpoints);
 }
 
-/* What is written at the end must not take the place of what was written before, or read. */
+/* A file that is written at the end must not overwrite one that was written or read before. */
 static int is_apart(const char *path, const char *full_path, const char *what, const char *other, const char *flag) {
     char text[64], full_other[PATH_MAX];
     if (path == NULL || other == NULL || other[0] == '\0' || full_path[0] == '\0') return 1;
     if (realpath(other, full_other) == NULL) snprintf(full_other, sizeof full_other, "%s", other);
-    size_t length = strlen(full_other); /* of a directory, what lies in it */
+    size_t length = strlen(full_other); /* a directory also covers the files in it */
     if (strncmp(full_path, full_other, length) != 0 || (full_path[length] != '\0' && full_path[length] != '/'))
         return 1;
     snprintf(text, sizeof text, "%s %s", flag, full_path[length] == '/' ? "its directory" : "the same file");
     return cannot(path, what, text);
 }
 
-/* Found out before the training and not after it. */
+/* Checks before training that all outputs can be written. */
 static int outputs_are_writable(const trainer_flags *flags) {
     char summary[PATH_MAX] = "", save[PATH_MAX] = "", metrics[PATH_MAX] = "";
     if (!run_directories_are_there(flags, metrics)) return 0;
@@ -158,7 +160,7 @@ static int outputs_are_writable(const trainer_flags *flags) {
            is_apart(flags->save, save, "checkpoint", metrics, "the metrics of --run go to");
 }
 
-/* What the command line asks for instead of training: an exit code, or -1 to go on. */
+/* Handles what the command line requests instead of training. Returns an exit code, or -1 to continue. */
 static int settle(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group *group) {
     char who[32];
     int rank = lks_group_rank(group), is_failed = flags->error[0] != '\0';

@@ -16,7 +16,7 @@ static lks_position position_of(const trainer_progress *p) {
                           .data_hash = p->source->train_hash};
 }
 
-/* --- where to begin --- */
+/* --- start --- */
 
 static lks_status resume(trainer_progress *p, const char *path) {
     lks_position position = position_of(p);
@@ -25,8 +25,8 @@ static lks_status resume(trainer_progress *p, const char *path) {
     return LKS_OK;
 }
 
-/* Launchers count the worlds that they have started, and Slurm how often it has queued a job again: in all but the
- * first, there was a run before this one. */
+/* Launchers count the worlds that they have started, and Slurm counts how often it has requeued a job. A count above 0
+ * means that this run continues an earlier one. */
 static int is_restarted(void) {
     static const char *const counts[] = {"LOCKSTEP_GENERATION", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
     for (int i = 0; i < 3; i++) {
@@ -36,7 +36,7 @@ static int is_restarted(void) {
     return 0;
 }
 
-/* Its own checkpoints come first: those that the command line names are where the first world began. */
+/* The run's own checkpoints come first. Those on the command line are where the first world began. */
 static lks_status choose_beginning(trainer_progress *p, const char *own) {
     if (p->flags->checkpoint_every > 0 && is_restarted()) TRY(resume(p, own));
     if (p->resumed_from[0] == '\0' && p->flags->init != NULL)
@@ -56,11 +56,11 @@ lks_status trainer_checkpoint_begin(trainer_progress *p) {
                                    &(lks_checkpointer_options){.every = flags->checkpoint_every, .keep = flags->keep});
 }
 
-/* Where the directory is another run's, the command line is wrong, and no launcher repeats it: the next world would go
- * on with that run as if it were its own. */
+/* If the directory belongs to another run, the command line is wrong (status 2), and no launcher restarts it. Otherwise
+ * the next world would continue the other run as its own. */
 int trainer_checkpoint_exit_code(lks_status status) { return status == LKS_ERR_STATE && !is_restarted() ? 2 : 1; }
 
-/* --- on the way --- */
+/* --- during the run --- */
 
 lks_status trainer_checkpoint_step(trainer_progress *p) {
     lks_position position = position_of(p);

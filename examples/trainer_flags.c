@@ -1,4 +1,4 @@
-/* Command lines of the trainers. */
+/* Parser for the command lines of the trainers. */
 #include "trainer_flags.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* strtoll and strtod also take blanks in front, strtod hexadecimals and names. */
+/* strtoll and strtod also accept leading blanks, and strtod hexadecimal numbers and names. */
 static int is_of(const char *text, const char *characters) { return text[strspn(text, characters)] == '\0'; }
 
 static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
@@ -35,7 +35,7 @@ static int parse_choice(const char *text, const char *choices, int64_t *value) {
     return 0;
 }
 
-/* The first that is wrong counts. */
+/* Keeps the first error. */
 static LKS_PRINTF(2, 3) void refuse(trainer_flags *flags, const char *format, ...) {
     if (flags->error[0] != '\0') return;
     va_list arguments;
@@ -44,7 +44,7 @@ static LKS_PRINTF(2, 3) void refuse(trainer_flags *flags, const char *format, ..
     va_end(arguments);
 }
 
-/* "a|b" as "a, b". */
+/* Writes "a|b" as "a, b". */
 static void list_choices(const char *choices, char *text, size_t nbytes) {
     size_t used = 0;
     for (const char *c = choices; *c != '\0' && used + 3 < nbytes; c++) {
@@ -54,7 +54,7 @@ static void list_choices(const char *choices, char *text, size_t nbytes) {
     text[used] = '\0';
 }
 
-/* A value that the flag cannot have, and which ones it can. */
+/* Reports an invalid value and the valid ones. */
 static void refuse_value(trainer_flags *flags, const char *flag, const char *value, const char *possible) {
     refuse(flags, "%.64s cannot be '%.200s'; possible: %s", flag, value, possible);
 }
@@ -69,7 +69,7 @@ static void refuse_entry(trainer_flags *flags, const trainer_flag *entry, const 
     refuse_value(flags, entry->name, value, possible);
 }
 
-/* From `min` to below `max`. */
+/* Accepts numbers from `min` to below `max`. */
 static int parse_real(const char *text, double min, double max, double *value) {
     char *end;
     double parsed = strtod(text, &end);
@@ -112,7 +112,7 @@ static const trainer_flag *find(const trainer_flag *list, const char *name) {
     return list->name != NULL ? list : NULL;
 }
 
-/* --help tells the defaults, whatever else the command line says. */
+/* --help shows the defaults, whatever else is on the command line. */
 static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults) {
     flags->epochs = defaults->epochs;
     flags->steps = defaults->steps;
@@ -124,19 +124,19 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
 
 enum { N_SHARED = 31 };
 
-/* All flags that are not an example's own, as --help lists them; a last one without a name ends them. */
+/* Lists the flags that all examples share, as --help shows them. An entry without a name ends the list. */
 static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
     const char *data = "the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)";
-    const char *download = "get the data set where it is not there, once a host (see lockstep help data)";
-    const char *sync = "batch norms by the statistics of all ranks' samples, not each rank's own";
+    const char *download = "download the data set if it is missing, once per host (see lockstep help data)";
+    const char *sync = "batch norms use the statistics of all ranks' samples";
     const trainer_flag shared[N_SHARED] = {
         {"--data", f->makes_data ? NULL : data, .text = &f->data, .unit = "DIR", .may_differ = 1},
         {"--download", f->makes_data ? NULL : download, .is_set = &f->downloads},
         {"--epochs", "passes over the training data", &f->epochs, 1, 1000000, .unit = "N"},
-        {"--steps", "stop after so many steps", &f->steps, 1, INT32_MAX, .unit = "N"},
+        {"--steps", "stop after N steps", &f->steps, 1, INT32_MAX, .unit = "N"},
         {"--batch", "samples in one step, over all ranks", &f->batch, 1, INT32_MAX, .unit = "N"},
         {"--lr", "learning rate", .real = &f->lr, .unit = "X"},
-        {"--seed", "of the initial weights and the order of samples", &f->seed, 0, INT64_MAX, .unit = "N"},
+        {"--seed", "seed of the initial weights and of the order of samples", &f->seed, 0, INT64_MAX, .unit = "N"},
         {"--accumulate", "compute each rank's part of a step in N micro-batches, to save memory (1)", &f->accumulate, 1,
          INT32_MAX, .unit = "N"},
         {"--grains",
@@ -151,7 +151,7 @@ static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
         {"--transport", "auto, thread, shm, tcp, mpi", .text = &f->transport, .unit = "NAME", .may_differ = 1},
         {"--strategy", "how ranks share the work: auto, shared (one host), bucketed, sharded", &f->strategy,
          .choices = "auto|shared|bucketed|sharded", .unit = "NAME"},
-        {"--bucket", "of gradients that are sent at once (chosen)", &f->bucket, 1, INT64_MAX, .unit = "BYTES"},
+        {"--bucket", "gradients that are sent at once (chosen)", &f->bucket, 1, INT64_MAX, .unit = "BYTES"},
         {"--compress", "send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)", &f->compress,
          .choices = "none|bf16|f16|powersgd", .unit = "KIND"},
         {"--compress-rank", "of powersgd (4)", &f->compress_rank, 1, INT32_MAX, .unit = "R"},
@@ -159,31 +159,31 @@ static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
          .unit = "FILE"},
         {"--init", "begin with the weights in a safetensors file", .text = &f->init, .unit = "FILE"},
         {"--resume",
-         "go on from a checkpoint, or the newest whole one in a directory, to the bits of a\n"
-         "run that was never interrupted; an empty directory begins anew",
+         "resume from a checkpoint, or the newest intact one in a directory, with the bits of a\n"
+         "run without interruption; an empty directory: start from the beginning",
          .text = &f->resume, .unit = "PATH"},
-        {"--run", "write DIR/metrics.jsonl, a line of JSON per report; anew where nothing is resumed", .text = &f->run,
+        {"--run", "write DIR/metrics.jsonl, a line of JSON per report; overwritten unless resumed", .text = &f->run,
          .unit = "DIR"},
         {"--checkpoint-every",
-         " steps from one checkpoint in DIR/checkpoints to the next, written while training\n"
-         "goes on; a run that the launcher restarts goes on from the newest",
+         " steps between two checkpoints in DIR/checkpoints, written while training\n"
+         "continues; a run that the launcher restarts continues from the newest",
          &f->checkpoint_every, 1, INT32_MAX, .unit = "N"},
-        {"--keep", "how many of them stay (3)", &f->keep, 1, INT32_MAX, .unit = "K"},
+        {"--keep", "number of checkpoints to keep (3)", &f->keep, 1, INT32_MAX, .unit = "K"},
         {"--summary", "write the results as one JSON object", .text = &f->summary, .unit = "FILE"},
         {"--check-replicas", "compare all ranks' parameters every N steps (at the end only)", &f->check_replicas, 1,
          INT32_MAX, .unit = "N"},
-        {"--check-gradients", "stop at a gradient that is no number, and say whose it is",
+        {"--check-gradients", "stop at a gradient that is not finite, and name its parameter",
          .is_set = &f->checks_gradients},
         {"--print-program", "at the end, the kernels of a training step with layouts, bytes and times",
          .is_set = &f->prints_program},
-        {"--quiet", "only the last line", .is_set = &f->is_quiet, .may_differ = 1},
+        {"--quiet", "print only the last line", .is_set = &f->is_quiet, .may_differ = 1},
         {"--sync-batch-norm", f->has_batch_norm ? sync : NULL, .is_set = &f->syncs_batch_norm},
         {"--help", NULL, .is_set = &f->wants_help, .may_differ = 1},
         {.name = NULL}};
     memcpy(list, shared, sizeof shared);
 }
 
-/* The launcher that restarts a run on fewer ranks has to know the grains; it hands them on. */
+/* A launcher that restarts a run on fewer ranks has to know the grains, so it passes them in the environment. */
 static void take_grains(trainer_flags *flags) {
     const char *text = getenv("LOCKSTEP_GRAINS");
     if (flags->grains > 0 || text == NULL || text[0] == '\0') return;
@@ -192,8 +192,8 @@ static void take_grains(trainer_flags *flags) {
 
 static void refuse_combinations(trainer_flags *flags) {
     if (flags->checkpoint_every > 0 && flags->run == NULL)
-        refuse(flags, "--checkpoint-every goes with --run DIR alone, where the checkpoints are written");
-    if (flags->keep > 0 && flags->checkpoint_every == 0) refuse(flags, "--keep goes with --checkpoint-every alone");
+        refuse(flags, "--checkpoint-every needs --run DIR, where the checkpoints are written");
+    if (flags->keep > 0 && flags->checkpoint_every == 0) refuse(flags, "--keep needs --checkpoint-every");
     if (flags->init != NULL && flags->resume != NULL) refuse(flags, "--init and --resume exclude each other");
     if (flags->makes_data && (flags->data != NULL || flags->downloads))
         refuse(flags, "%s: samples are made from the seed, there is no data set",
@@ -201,12 +201,12 @@ static void refuse_combinations(trainer_flags *flags) {
     if (flags->syncs_batch_norm && !flags->has_batch_norm)
         refuse(flags, "--sync-batch-norm: the model has no batch norm");
     if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
-        refuse(flags, "--compress-rank goes with --compress powersgd alone");
-    if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
+        refuse(flags, "--compress-rank needs --compress powersgd");
+    if (flags->grains > 0 && flags->accumulate > 1) /* each grain already is a piece of a step */
         refuse(flags, "--grains and --accumulate exclude each other");
-    if (flags->grains > 0 && flags->syncs_batch_norm) /* a grain's statistics are its own */
+    if (flags->grains > 0 && flags->syncs_batch_norm) /* each grain has its own statistics */
         refuse(flags, "--grains and --sync-batch-norm exclude each other");
-    if (flags->grains > 0 && flags->compress != LKS_COMPRESS_NONE) /* what is left out depends on the ranks */
+    if (flags->grains > 0 && flags->compress != LKS_COMPRESS_NONE) /* the result would depend on the number of ranks */
         refuse(flags, "--grains and --compress exclude each other");
 }
 
@@ -238,9 +238,9 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     if (flags->wants_help) restore_defaults(flags, &defaults);
 }
 
-/* --- in words --- */
+/* --- flags as text --- */
 
-/* As short as it can be, and different where the numbers are. */
+/* The shortest text that distinguishes the numbers. */
 static void print_real(char text[TRAINER_OPTION_NBYTES], double value) {
     snprintf(text, TRAINER_OPTION_NBYTES, "%.15g", value);
     if (strtod(text, NULL) != value) snprintf(text, TRAINER_OPTION_NBYTES, "%.17g", value);
@@ -251,7 +251,7 @@ static void print_choice(char text[TRAINER_OPTION_NBYTES], const char *choices, 
     snprintf(text, TRAINER_OPTION_NBYTES, "%.*s", (int)strcspn(choices, "|"), choices);
 }
 
-/* Of numbers from 1 on, 0 is that there is none. */
+/* For a number whose valid values begin at 1, 0 means that it is not given. */
 static void print_none(char text[TRAINER_OPTION_NBYTES], const char *flag) {
     const char *none = strcmp(flag, "--bucket") == 0           ? "chosen"
                        : strcmp(flag, "--check-replicas") == 0 ? "at the end"
@@ -259,7 +259,7 @@ static void print_none(char text[TRAINER_OPTION_NBYTES], const char *flag) {
     snprintf(text, TRAINER_OPTION_NBYTES, "%s", none);
 }
 
-/* Of a text, whether there is one: paths may differ between hosts, what is done may not. */
+/* For a text only whether it is given: paths may differ between hosts, actions may not. */
 static void print_value(char text[TRAINER_OPTION_NBYTES], const trainer_flag *flag) {
     if (flag->text != NULL || flag->is_set != NULL)
         print_choice(text, "no|yes", flag->text != NULL ? *flag->text != NULL : *flag->is_set);
@@ -273,8 +273,8 @@ static void print_value(char text[TRAINER_OPTION_NBYTES], const trainer_flag *fl
         snprintf(text, TRAINER_OPTION_NBYTES, "%lld", (long long)*flag->value);
 }
 
-/* What they come to where they are not given: ranks that say the same in other words agree. Epochs beside steps count
- * by what the run has of both, which is compared once the data is there (trainer_run). */
+/* Fills in defaults, so that ranks with equivalent command lines agree. If --steps is given, --epochs is not compared
+ * here: the resulting number of steps is compared when the data is known (trainer_run). */
 static void fill_in(trainer_flags *flags) {
     if (flags->steps > 0) flags->epochs = 0;
     if (flags->accumulate == 0) flags->accumulate = 1;
@@ -284,7 +284,7 @@ static void fill_in(trainer_flags *flags) {
 
 int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, lks_option options[TRAINER_MAX_OPTIONS],
                           char values[TRAINER_MAX_OPTIONS][TRAINER_OPTION_NBYTES]) {
-    trainer_flags copy = *flags; /* the list's entries could be written through */
+    trainer_flags copy = *flags; /* the entries of the list have writable pointers */
     trainer_flag shared[N_SHARED];
     fill_in(&copy);
     list_shared(&copy, shared);
@@ -300,7 +300,7 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
     return count;
 }
 
-/* A default that is a number, but 0: there is none; an example's own flags have theirs in the text. */
+/* Shows a default that is a number other than 0. The help texts of an example's own flags contain their defaults. */
 static void print_help(const trainer_flag *flag, int shows_default) {
     char usage[64];
     if (flag->help == NULL) return;
@@ -322,5 +322,5 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     for (; own->name != NULL; own++) print_help(own, 0);
     printf(
         "SIGTERM, SIGINT or SIGHUP on any rank ends all after the same step, with a checkpoint (--checkpoint-every,\n"
-        "--save) and status 128 + the signal's number; a second one, half a second later or more, ends at once.\n");
+        "--save) and status 128 + the signal's number. A second one, at least half a second later, ends at once.\n");
 }

@@ -1,8 +1,8 @@
-/* metrics.jsonl: a line of JSON per report, one file for the whole training, however often it was interrupted.
+/* metrics.jsonl: one line of JSON per report, in one file for the whole training, even if it was interrupted.
  *
- * A run that is resumed at step s makes the steps after s again, so their lines, of the run before, are cut off, and so
- * is a line that a death has torn. Each checkpoint is written behind the lines up to its step, so none is missing.
- * elapsed_s and samples_per_s count from where the run that wrote them began. */
+ * A run that resumes at step s repeats the steps after s. Lines of later steps are therefore cut off, and so is a line
+ * that a crash left incomplete. Each checkpoint is written after the lines up to its step, so none is missing.
+ * elapsed_s and samples_per_s are counted from the start of the run that wrote them. */
 #define _GNU_SOURCE /* flock, getline */
 #include "trainer_progress.h"
 
@@ -17,7 +17,7 @@
 
 /* --- opening --- */
 
-/* *is_told: of the last step, and a measurement of the test set, which ends a run. */
+/* *is_told: the line is of the last step and has a measurement of the test set, which ends a run. */
 static int is_up_to(const char *line, ssize_t length, int64_t last_step, int *is_told) {
     if (line[length - 1] != '\n') return 0;
     cJSON *object = cJSON_Parse(line);
@@ -29,7 +29,7 @@ static int is_up_to(const char *line, ssize_t length, int64_t last_step, int *is
     return is_kept;
 }
 
-/* Where the lines up to `last_step` end; -1 where that cannot be read. */
+/* Finds the end of the lines up to `last_step`. Returns -1 if the file cannot be read. */
 static off_t find_end(FILE *file, int64_t last_step, int *is_told) {
     char *line = NULL;
     size_t capacity = 0;
@@ -47,8 +47,8 @@ static int cannot(const char *path, const char *why) {
     return 0;
 }
 
-/* Locked as long as it is open, so that a second run of the same directory ends here, before it has cut anything. On a
- * file system without locks that is not noticed. */
+/* The file is locked while it is open, so a second run in the same directory fails here, before it has cut anything. A
+ * file system without locks cannot detect that. */
 static int open_locked(const char *path) {
     int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor < 0) return cannot(path, strerror(errno)), -1;

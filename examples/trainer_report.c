@@ -1,4 +1,4 @@
-/* What a run tells while it runs: a live line on a terminal, and plain lines. */
+/* Output of a run: a live line on a terminal, and plain lines. */
 #include "trainer_progress.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ void trainer_report_step(trainer_progress *p, const lks_metrics *metrics, double
 }
 
 void trainer_count_metrics(trainer_progress *p, const lks_metrics *metrics) {
-    if (metrics->n_samples == 0) return; /* on a GPU, of a step that is still under way */
+    if (metrics->n_samples == 0) return; /* the step is still in progress on a GPU */
     p->last = *metrics;
     p->loss_sum += metrics->loss * (double)metrics->n_samples;
     p->accuracy_sum += metrics->accuracy * (double)metrics->n_samples;
@@ -68,8 +68,8 @@ static double mean_step_ms(const trainer_progress *p, int64_t n_last) {
 
 /* --- lines --- */
 
-/* The reason counts where it shows first, right after what was printed: under the launcher each line is written as it
- * ends, and a flush has nothing left to fail on. */
+/* Keeps the errno of the first failure, directly after printing. Under the launcher stdout is line-buffered, so a later
+ * flush finds nothing to write and succeeds. */
 static void flush_lines(trainer_progress *p) {
     int is_lost = fflush(stdout) != 0 || ferror(stdout);
     if (is_lost && p->output_errno == 0) p->output_errno = errno;
@@ -114,7 +114,7 @@ void trainer_report_end(trainer_progress *p, const char *params_sha256, double w
     flush_lines(p);
 }
 
-/* Long models have long programs; one that is longer still is cut. */
+/* Programs of large models are long. Longer ones are truncated. */
 void trainer_report_program(trainer_progress *p) {
     enum { MAX_NBYTES = 1 << 20 };
     if (!p->is_speaker || !p->flags->prints_program) return;
@@ -127,7 +127,7 @@ void trainer_report_program(trainer_progress *p) {
     free(text);
 }
 
-/* --- beginning and end --- */
+/* --- start and end --- */
 
 void trainer_report_resumed(trainer_progress *p) {
     if (p->resumed_from[0] == '\0') {
@@ -154,7 +154,7 @@ void trainer_report_stop(trainer_progress *p, const char *checkpoint) {
     flush_lines(p);
 }
 
-/* Output is buffered: what went wrong may show only now. */
+/* Output is buffered, so an error may show only here. */
 int trainer_output_end(trainer_progress *p) {
     if (!p->is_speaker) return 1;
     flush_lines(p);

@@ -1,4 +1,4 @@
-/* The shared loop of the trainers. */
+/* The training loop that the trainers share. */
 #include "trainer_progress.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static lks_status measure(trainer_progress *p, trainer_split split, lks_metrics 
 
 static lks_status report_steps(trainer_progress *p) {
     if (p->step == p->first_step)
-        TRY(measure(p, TRAINER_TRAIN, &p->train)); /* no step has counted the loss yet */
+        TRY(measure(p, TRAINER_TRAIN, &p->train)); /* no step has computed a loss yet */
     else
         p->train = trainer_take_train_metrics(p);
     TRY(measure(p, TRAINER_TEST, &p->test));
@@ -27,7 +27,7 @@ static int has_report_here(const trainer_progress *p) {
 
 /* --- the loop --- */
 
-/* A GPU may still be at the last step. */
+/* Waits for the last step, which may still be in progress on a GPU. */
 static lks_status catch_up(trainer_progress *p) {
     lks_metrics metrics;
     TRY(lks_trainer_catch_up(p->trainer, &metrics));
@@ -39,7 +39,7 @@ static int is_at_epoch_end(const trainer_progress *p) { return p->step % p->sour
 
 static lks_status train_epoch(trainer_progress *p) {
     lks_batch batch;
-    int64_t first = p->step % p->source->steps_per_epoch; /* above 0 where a run is resumed within an epoch */
+    int64_t first = p->step % p->source->steps_per_epoch; /* above 0 if the run was resumed within an epoch */
     p->source->seek(p->source->context, p->epoch, first);
     if (first == 0) lks_trainer_reset_states(p->trainer);
     double began_s = trainer_now_s(), paused_s = 0;
@@ -56,7 +56,7 @@ static lks_status train_epoch(trainer_progress *p) {
             TRY(report_steps(p));
             paused_s += trainer_now_s() - after_s;
         }
-        if (p->step < p->n_steps) p->stop = metrics.stop; /* with the last step the run is over anyway */
+        if (p->step < p->n_steps) p->stop = metrics.stop; /* after the last step the run is over anyway */
         if (p->stop > 0) break;
         if (!is_at_epoch_end(p)) TRY(trainer_checkpoint_step(p));
     }
@@ -74,7 +74,7 @@ static lks_status end_epoch(trainer_progress *p) {
         trainer_metrics_report(p, TRAINER_HAS_TRAIN | (p->job->has_validation ? TRAINER_HAS_VALIDATION : 0));
     }
     TRY(trainer_checkpoint_save(p));
-    /* Behind what is reported of the epoch: who resumes from it does not report that again. */
+    /* After the report of the epoch: a run that resumes from this checkpoint does not repeat the report. */
     return is_at_epoch_end(p) && p->stop == 0 ? trainer_checkpoint_step(p) : LKS_OK;
 }
 
@@ -86,7 +86,7 @@ static lks_status train(trainer_progress *p) {
     }
     if (p->stop > 0) return trainer_checkpoint_stop(p);
     if (p->step == p->first_step) TRY(trainer_checkpoint_save(p)); /* there was nothing left to train */
-    if (p->job->report_every > 0)                                  /* the last figures are those of the last step */
+    if (p->job->report_every > 0)                                  /* the final figures are those of the last step */
         return has_report_here(p) && p->step > p->first_step ? LKS_OK : report_steps(p);
     TRY(measure(p, TRAINER_TEST, &p->test));
     trainer_metrics_report(p, TRAINER_HAS_TEST);
@@ -95,7 +95,7 @@ static lks_status train(trainer_progress *p) {
 
 /* --- before and after --- */
 
-/* Nothing is measured any more, and there is no summary: the run is not over, and who ends it may not wait long. */
+/* Makes no measurements and no summary: the run is not over, and whoever ends it may not wait long. */
 static int stop(trainer_progress *p) {
     trainer_report_stop(p, trainer_checkpoint_path(p));
     return 128 + p->stop;
@@ -151,14 +151,14 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .check_every = p->flags->check_replicas});
 }
 
-/* The flags that were compared before do not tell. */
+/* The comparison of flags does not cover the number of steps, which depends on the data. */
 static lks_status compare_steps(const trainer_progress *p) {
     char n_steps[32];
     snprintf(n_steps, sizeof n_steps, "%lld", (long long)p->n_steps);
     return lks_compare_options(p->job->group, &(lks_option){"steps of the run", n_steps}, 1);
 }
 
-/* What all ranks know is told by one of them. */
+/* Errors that all ranks have are reported by one of them. */
 static int run(trainer_progress *p) {
     if (!plan_steps(p)) return 1;
     lks_status status = compare_steps(p);

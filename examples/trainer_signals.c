@@ -1,7 +1,7 @@
-/* SIGTERM, SIGINT and SIGHUP: a handler notes the first one, and the loop looks for it before each step.
+/* SIGTERM, SIGINT and SIGHUP: a handler notes the first one, and the loop checks for it before each step.
  *
- * Launchers, terminals and timeout(1) may each deliver the same request, so what follows within half a second is taken
- * for it; what comes later is somebody who does not want to wait. */
+ * Launchers, terminals and timeout(1) may each deliver the same request. Signals within half a second after the first
+ * therefore count as the same request. A later one means that the user does not want to wait. */
 #define _POSIX_C_SOURCE 200809L /* sigaction */
 #include "trainer_progress.h"
 
@@ -18,14 +18,14 @@ static atomic_flag is_installed = ATOMIC_FLAG_INIT; /* ranks may be threads of o
 
 static long long now_ms(void) { return (long long)(1e3 * trainer_now_s()); }
 
-/* Only what a handler may do. */
+/* Uses only async-signal-safe functions. */
 static void note(int number) {
     if (atomic_load(&arrived) == 0) {
         atomic_store(&arrived_ms, now_ms());
         atomic_store(&arrived, number);
     } else if (now_ms() - atomic_load(&arrived_ms) > SAME_REQUEST_MS) {
         signal(number, SIG_DFL);
-        raise(number); /* once this returns */
+        raise(number); /* is delivered when this handler returns */
     }
 }
 
@@ -36,7 +36,7 @@ void trainer_signals_catch(void) {
         sigemptyset(&action.sa_mask);
         for (int k = 0; k < N_CAUGHT; k++) sigaddset(&action.sa_mask, caught[k]);
         if (sigaction(caught[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            (void)sigaction(caught[i], &action, NULL); /* what was ignored stays so: nohup, a shell's background */
+            (void)sigaction(caught[i], &action, NULL); /* ignored signals stay ignored (nohup, background jobs) */
     }
 }
 

@@ -43,7 +43,7 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
     }
     uint64_t train_hash = lks_dataset_hash(job->train_set);
     uint64_t hash = (train_hash << 1 | train_hash >> 63) ^
-                    lks_dataset_hash(job->test_set); /* turned: equal sets must not cancel out */
+                    lks_dataset_hash(job->test_set); /* rotated, so that equal sets do not cancel out */
     *source = (trainer_source){.context = sets,
                                .steps_per_epoch = lks_loader_steps(sets->loader),
                                .global_batch = trainer_global_batch(flags, options.shard, job->group),

@@ -1,4 +1,4 @@
-/* The summary: one JSON object on the whole run. */
+/* The summary: one JSON object about the whole run. */
 #include "trainer_progress.h"
 
 #include <cjson/cJSON.h>
@@ -21,7 +21,7 @@ static double percentile(const double *sorted, int64_t count, double fraction) {
 }
 
 static void add_measurements(cJSON *s, const trainer_progress *p) {
-    int has_train = p->train.n_samples > 0; /* not where nothing was left to train */
+    int has_train = p->train.n_samples > 0; /* false if nothing was left to train */
     if (has_train) cJSON_AddNumberToObject(s, "train_loss", p->train.loss);
     if (has_train && p->job->logits != NULL) cJSON_AddNumberToObject(s, "train_accuracy", p->train.accuracy);
     if (p->validation.n_samples > 0) cJSON_AddNumberToObject(s, "valid_loss", p->validation.loss);
@@ -30,8 +30,8 @@ static void add_measurements(cJSON *s, const trainer_progress *p) {
     if (p->job->shows_perplexity) cJSON_AddNumberToObject(s, "perplexity", exp(p->test.loss));
 }
 
-/* Sorts the times of the steps that count, which nobody reads in their order any more. Where the first have been
- * overwritten all that there are count. */
+/* Sorts the times of the counted steps, whose order is not needed any more. Warm-up steps are excluded, unless they
+ * have been overwritten already. */
 static void add_times(cJSON *s, const trainer_progress *p, double wall_s) {
     int64_t n_run = p->step - p->first_step, n_kept = n_run < p->n_times ? n_run : p->n_times;
     int64_t n_first = n_run > n_kept ? 0 : n_run < TRAINER_WARM_UP_STEPS ? n_run : TRAINER_WARM_UP_STEPS;
@@ -62,7 +62,7 @@ static const char *compress_name(int64_t kind) {
 }
 
 static cJSON *make_summary(const trainer_progress *p, const char *params_sha256, double wall_s) {
-    int64_t n_epochs = p->step / p->source->steps_per_epoch; /* whole ones */
+    int64_t n_epochs = p->step / p->source->steps_per_epoch; /* whole epochs */
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     cJSON *s = cJSON_CreateObject();
@@ -84,7 +84,7 @@ static cJSON *make_summary(const trainer_progress *p, const char *params_sha256,
     return s;
 }
 
-/* What is printed so far stays where it is the same file. */
+/* If the summary goes to the file of stdout, it must not truncate what was printed before. */
 static int is_standard_output(const char *path) {
     struct stat info, output;
     return stat(path, &info) == 0 && fstat(STDOUT_FILENO, &output) == 0 && output.st_dev == info.st_dev &&

@@ -3,8 +3,9 @@
  *     lockstep run -n 2 build/examples/transformer --data DIR --epochs 5
  *
  * DIR holds Penn Treebank's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or any other text in three such files.
- * Embedding plus learned positions, causal transformer blocks, layer norm, linear to the vocabulary; AdamW with a
- * warm-up. Source: Radford et al., "Language models are unsupervised multitask learners", 2019. */
+ * The model is an embedding plus learned positions, causal transformer blocks, layer norm, and a linear layer to the
+ * vocabulary. The optimizer is AdamW with a warm-up. Source: Radford et al., "Language models are unsupervised
+ * multitask learners", 2019. */
 #include "trainer_text.h"
 
 #include <stdio.h>
@@ -54,7 +55,7 @@ static int train(const model_flags *flags, lks_group *group, lks_device *device,
         .features = m.tokens,
         .labels = m.labels,
         .optimizer = lks_adamw(&(lks_adamw_options){.lr = flags->shared.lr,
-                                                    .beta2 = 0.99, /* few steps: a short memory */
+                                                    .beta2 = 0.99, /* for few steps: a short memory */
                                                     .schedule = lks_schedule_warm_up(schedule, 0.01, WARM_UP_STEPS),
                                                     .clip_norm = flags->clip}),
         .source = &text->source,

@@ -1,4 +1,4 @@
-/* lockstep bench: how long an operation takes on this machine, with its results checked. */
+/* lockstep bench: measures operations on this machine and checks their results. */
 #include "cli/bench.h"
 #include "cli/cli.h"
 
@@ -11,42 +11,41 @@
 static const char help_text[] =
     "usage: lockstep bench OPERATION [OPTIONS]\n"
     "\n"
-    "Measures an operation over sizes and algorithms, checks every result, and prints a line for each.\n"
+    "Measures an operation over sizes and algorithms, checks every result, and prints one line for each.\n"
     "OPERATION: all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv\n"
     "all_gatherv all_to_allv barrier, send_recv (between ranks 0 and 1), or all.\n"
     "\n"
-    "  --ranks N         start N ranks; without it, be one of those that a launcher has started:\n"
+    "  --ranks N         start N ranks; without it, this process is one of the ranks that a launcher has started:\n"
     "                    lockstep run -n 4 lockstep bench all_reduce\n"
-    "  --processes       with --ranks: as processes (the default)\n"
-    "  --threads         with --ranks: as threads\n"
+    "  --processes       with --ranks: ranks are processes (the default)\n"
+    "  --threads         with --ranks: ranks are threads\n"
     "  --transport T     auto, thread, shm, tcp or mpi (under mpirun)\n"
     "  --algorithm NAME  auto, a name, or all\n"
-    "  --sizes LIST      bytes, whole elements: 4:64M doubles (the default), 4:64M:4 goes by fours, 8,1K,3M lists\n"
+    "  --sizes LIST      bytes, whole elements: 4:64M doubles (the default), 4:64M:4 multiplies by 4, 8,1K,3M lists\n"
     "  --type T          f32 (the default) f64 f16 bf16 i8 u8 i32 i64\n"
-    "  --operator O      of reductions: sum (the default) product min max avg band bor bxor\n"
-    "  --root R          of rooted operations (0)\n"
+    "  --operator O      for reductions: sum (the default) product min max avg band bor bxor\n"
+    "  --root R          for rooted operations (0)\n"
     "  --symmetric       buffers in symmetric memory\n"
-    "  --cold            each call takes other buffers, which no cache holds\n"
-    "  --used            each call's input is written before it and its result read after it, in the time that is "
-    "taken,\n"
-    "                    as by a program that computes what it sends\n"
+    "  --cold            each call uses other buffers, which are not in any cache\n"
+    "  --used            the measured time includes writing each call's input before it and reading its result after "
+    "it,\n"
+    "                    as in a program that computes what it sends\n"
     "  --repetitions N   blocks of calls per line, at least 9 (9)\n"
-    "  --json FILE       also writes a JSON object per line\n"
-    "  --plot FILE.svg   also draws time over size, a curve per algorithm\n"
-    "  --tune [FILE]     measures send_recv (over tcp, unless --transport says otherwise) and writes latency and\n"
+    "  --json FILE       also write one JSON object per line\n"
+    "  --plot FILE.svg   also draw time over size, with one curve per algorithm\n"
+    "  --tune [FILE]     measure send_recv (over tcp, unless --transport says otherwise) and write latency and\n"
     "                    bandwidth to FILE, for `auto`; default $XDG_CACHE_HOME/lockstep/tuning.json\n"
     "\n"
-    "Time is that of the slowest rank: the median over blocks of at least 2 ms of calls back to back, out of place, "
-    "and\n"
-    "the 99th percentile of single calls; of send_recv half a round trip. As nccl-tests has it, bytes is what one "
-    "rank\n"
-    "holds, or all blocks together where an operation has one per rank (gather, scatter, all_gather, reduce_scatter,\n"
-    "all_to_all); algbw is bytes / time in 1e9 bytes a second, and busbw is algbw times 2(n-1)/n for all_reduce, "
-    "(n-1)/n\n"
-    "for operations with blocks, 1 for the rest. `errors` counts wrong elements on all ranks.\n"
+    "The time is that of the slowest rank: the median over blocks of at least 2 ms of consecutive calls, out of "
+    "place,\n"
+    "and the 99th percentile of single calls. For send_recv it is half a round trip. The definitions are those of\n"
+    "nccl-tests: bytes is the data of one rank, or of all blocks if an operation has one per rank (gather, scatter,\n"
+    "all_gather, reduce_scatter, all_to_all). algbw is bytes / time in 1e9 bytes per second. busbw is algbw times\n"
+    "2(n-1)/n for all_reduce, (n-1)/n for operations with blocks, and 1 for others. `errors` counts wrong elements on\n"
+    "all ranks.\n"
     "Exit status: 0; 1 if an element was wrong or an operation failed; 2 for a wrong option.\n";
 
-/* What rank 0 does with the rows; the other ranks only count errors. */
+/* Rank 0 keeps and writes the rows. The other ranks only count errors. */
 typedef struct results {
     lks_group *world;
     const lksi_bench_plan *plan;
@@ -67,7 +66,7 @@ static lks_status keep(results *r, const lksi_bench_row *row) {
     return LKS_OK;
 }
 
-/* What is written at the end is found out about before the measurement. */
+/* Checks before the measurement that a file can be written, because it is written only at the end. */
 static lks_status try_to_write(const char *path, bool *is_made) {
     FILE *file;
     *is_made = !lksi_file_exists(path);
@@ -77,7 +76,7 @@ static lks_status try_to_write(const char *path, bool *is_made) {
 }
 
 static void remove_made(const char *path) {
-    char full_path[PATH_MAX]; /* what a link leads to, and not the link */
+    char full_path[PATH_MAX]; /* removes the target of a link, not the link */
     if (realpath(path, full_path) != NULL) (void)remove(full_path);
 }
 
@@ -100,7 +99,7 @@ static lks_status compare_outputs(const output *outputs, int n) {
     return LKS_OK;
 }
 
-/* Each may replace its file, so no two may have the same. */
+/* Checks that all files can be written and are distinct, because each output replaces its file. */
 static lks_status try_outputs(output *outputs, int n) {
     lks_status status = LKS_OK;
     for (int i = 0; i < n && status == LKS_OK; i++)
@@ -129,7 +128,7 @@ static lks_status write_files(const results *r) {
     return r->plan->does_tune ? lksi_bench_tune(r->tune_path, r->rows, r->n_rows) : LKS_OK;
 }
 
-/* What fails on rank 0 alone would leave the others waiting for it. */
+/* Shares the status of rank 0, because the other ranks would wait if rank 0 failed alone. */
 static lks_status agree(lks_group *group, lks_status mine) {
     int32_t status = (int32_t)mine;
     LKS_TRY(lks_broadcast(group, &status, 1, LKS_I32, 0, NULL));
@@ -155,7 +154,7 @@ free_rows:
     return status;
 }
 
-/* Does the plan fit the ranks that a launcher has started? */
+/* Checks that the plan fits the ranks that a launcher has started. */
 static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     bool is_speaker = lks_group_rank(world) == 0;
     int size = lks_group_size(world);
@@ -171,7 +170,7 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Errors that all ranks share are told by one of them; others name what a rank saw. */
+/* Errors that all ranks have are reported by rank 0 only. Other errors are reported by each rank. */
 static int fail(lks_group *world, lks_status status) {
     bool is_common = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED || status == LKS_ERR_FILE ||
                      status == LKS_ERR_FORMAT;

@@ -8,7 +8,7 @@
 
 /* --- sizes: "4:64M" (doubling), "4:64M:4" (times four), "4,1K,3:48" --- */
 
-/* A number of bytes with K, M or G behind it; *end is what follows. */
+/* Parses a number of bytes with an optional K, M or G. *end points behind it. */
 static bool parse_nbytes(const char *text, size_t *nbytes, const char **end) {
     char *after;
     if (*text < '0' || *text > '9') return false;
@@ -27,7 +27,7 @@ static bool add_range(lksi_bench_plan *plan, size_t first, size_t last, size_t f
     for (size_t nbytes = first; nbytes <= last; nbytes *= factor) {
         if (plan->n_sizes == LKSI_BENCH_MAX_SIZES) return false;
         plan->sizes[plan->n_sizes++] = nbytes;
-        if (nbytes > last / factor) break; /* nor might the product be one */
+        if (nbytes > last / factor) break; /* the product could overflow */
     }
     return true;
 }
@@ -48,11 +48,12 @@ static bool parse_sizes(lksi_bench_plan *plan, const char *text) {
 
 static int set_sizes(void *plan, const char *value) {
     if (parse_sizes(plan, value)) return 0;
-    return lksi_refuse("bench", "--sizes '%s': bytes were expected, as in 4:64M, 4:64M:4 or 8,1K,3M (at most %d sizes)",
+    return lksi_refuse("bench",
+                       "--sizes '%s' is not a list of bytes, such as 4:64M, 4:64M:4 or 8,1K,3M (at most %d sizes)",
                        value, LKSI_BENCH_MAX_SIZES);
 }
 
-/* --- the others --- */
+/* --- other options --- */
 
 static int set_transport(void *plan, const char *value) {
     static const char *const known[] = {"auto", "thread", "shm", "tcp", "mpi"};
@@ -61,7 +62,7 @@ static int set_transport(void *plan, const char *value) {
             ((lksi_bench_plan *)plan)->transport = known[i];
             return 0;
         }
-    return lksi_refuse("bench", "--transport '%s': one of auto, thread, shm, tcp, mpi was expected", value);
+    return lksi_refuse("bench", "--transport '%s' is not one of auto, thread, shm, tcp, mpi", value);
 }
 
 static int set_type(void *plan, const char *value) {
@@ -70,7 +71,7 @@ static int set_type(void *plan, const char *value) {
             ((lksi_bench_plan *)plan)->type = (lks_type)type;
             return 0;
         }
-    return lksi_refuse("bench", "--type '%s': one of f32, f64, f16, bf16, i8, u8, i32, i64 was expected", value);
+    return lksi_refuse("bench", "--type '%s' is not one of f32, f64, f16, bf16, i8, u8, i32, i64", value);
 }
 
 static int set_operator(void *opaque, const char *value) {
@@ -81,14 +82,14 @@ static int set_operator(void *opaque, const char *value) {
             plan->has_op = true;
             return 0;
         }
-    return lksi_refuse("bench", "--operator '%s': one of sum, product, min, max, avg, band, bor, bxor was expected",
-                       value);
+    return lksi_refuse("bench", "--operator '%s' is not one of sum, product, min, max, avg, band, bor, bxor", value);
 }
 
-/* Of two files one would not be written. */
+/* Refuses a second file, because only one of them would be written. */
 static int set_output(const char *name, const char *value, const char **path) {
-    if (*value == '\0') return lksi_refuse("bench", "%s '': a file was expected", name);
-    if (*path != NULL) return lksi_refuse("bench", "%s '%s': one file, and '%s' was named before", name, value, *path);
+    if (*value == '\0') return lksi_refuse("bench", "%s '' is empty; it takes a file", name);
+    if (*path != NULL)
+        return lksi_refuse("bench", "%s '%s' is a second file: '%s' was given before", name, value, *path);
     *path = value;
     return 0;
 }
@@ -98,7 +99,7 @@ static int set_json(void *plan, const char *value) {
 static int set_plot(void *plan, const char *value) {
     const size_t length = strlen(value);
     if (length > 0 && (length < 5 || strcmp(value + length - 4, ".svg") != 0))
-        return lksi_refuse("bench", "--plot '%s': a name that ends in .svg was expected", value);
+        return lksi_refuse("bench", "--plot '%s' does not end in .svg", value);
     return set_output("--plot", value, &((lksi_bench_plan *)plan)->plot_path);
 }
 static int set_tune(void *opaque, const char *value) {
@@ -138,30 +139,32 @@ static const lksi_option options[] = {
     {.name = "--tune", .kind = LKSI_OPTION_OTHER, .set = set_tune},
     {.name = NULL}};
 
-/* --tune need not have a value: what follows is another option, or the name of an operation. */
+/* --tune without a value: the next argument is another option or the name of an operation. */
 static bool is_lone_tune(const char *argument, const char *next) {
     return strcmp(argument, "--tune") == 0 &&
            (next == NULL || next[0] == '-' || strcmp(next, "all") == 0 || lksi_bench_operation_find(next) != NULL);
 }
 
-/* --- what fits together --- */
+/* --- combinations --- */
 
 static int check_algorithm(const lksi_bench_plan *plan) {
     const char *asked = plan->algorithm, *known;
     char names[160] = "auto";
     if (strcmp(asked, "auto") == 0 || strcmp(asked, "all") == 0) return 0;
     if (plan->operation == NULL)
-        return lksi_refuse("bench", "--algorithm '%s': with all operations it is auto or all", asked);
+        return lksi_refuse("bench", "--algorithm '%s' needs one operation: for all operations it is auto or all",
+                           asked);
     for (int i = 1; (known = lksi_bench_algorithm_at(plan->operation, i)) != NULL; i++) {
         if (strcmp(asked, known) == 0) return 0;
         size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, ", %s", known);
     }
-    return lksi_refuse("bench", "--algorithm '%s': %s has %s, and 'all' of them", asked, plan->operation->name, names);
+    return lksi_refuse("bench", "--algorithm '%s' is unknown: %s has %s, or all", asked, plan->operation->name, names);
 }
 
 static int check_ranks(const lksi_bench_plan *plan) {
-    if (plan->as_threads && plan->as_processes) return lksi_refuse("bench", "--threads and --processes: one of them");
+    if (plan->as_threads && plan->as_processes)
+        return lksi_refuse("bench", "--threads and --processes exclude each other");
     if (plan->n_ranks == 0) {
         if (!plan->as_threads && !plan->as_processes) return 0;
         return lksi_refuse("bench", "%s needs --ranks: without it the ranks are those of the launcher",
@@ -178,13 +181,13 @@ static int check_ranks(const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Processes unless threads are asked for, by their name or by their transport's. */
+/* Ranks are processes unless threads are requested, by option or by transport. */
 static int complete_mode(lksi_bench_plan *plan) {
     const char *transport = plan->transport != NULL ? plan->transport : "auto";
     bool is_thread = strcmp(transport, "thread") == 0;
     if (plan->as_processes && is_thread) return lksi_refuse("bench", "--transport 'thread': the ranks are processes");
     if (plan->n_ranks > 0 && strcmp(transport, "mpi") == 0)
-        return lksi_refuse("bench", "--transport 'mpi': mpirun starts the ranks, and --ranks is left out");
+        return lksi_refuse("bench", "--transport 'mpi' excludes --ranks: mpirun starts the ranks");
     if (plan->as_threads && (strcmp(transport, "shm") == 0 || strcmp(transport, "tcp") == 0))
         return lksi_refuse("bench", "--transport '%s': the ranks are threads", transport);
     if (plan->n_ranks > 1 && plan->is_symmetric && strcmp(transport, "tcp") == 0)
@@ -206,7 +209,7 @@ static int check_operation(const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Without --sizes: from 4 bytes on, or an element where that is longer, to 64 MiB. */
+/* Default sizes: from 4 bytes, or one element if that is larger, to 64 MiB. */
 static int complete_sizes(lksi_bench_plan *plan) {
     if (plan->n_sizes > 0 && plan->operation != NULL && plan->operation->segment == NULL)
         return lksi_refuse("bench", "%s takes no --sizes", plan->operation->name);
@@ -215,12 +218,12 @@ static int complete_sizes(lksi_bench_plan *plan) {
     for (int i = 0; i < plan->n_sizes; i++)
         if (plan->sizes[i] % each != 0)
             return lksi_refuse("bench",
-                               "--sizes: %zu bytes are no whole number of elements of --type %s, %zu bytes each",
+                               "--sizes: %zu bytes are not a whole number of elements of --type %s, %zu bytes each",
                                plan->sizes[i], lks_type_name(plan->type), each);
     return 0;
 }
 
-/* Tuning measures one thing: messages over the transport that `auto` is to be told of. */
+/* Tuning measures only send_recv, over the transport for which `auto` needs the values. */
 static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
     if (!plan->does_tune) return 0;
     if (has_operation && (plan->operation == NULL || !plan->operation->is_pair))
@@ -241,7 +244,8 @@ int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan) {
     *plan = (lksi_bench_plan){.algorithm = "auto", .root = -1, .n_blocks = LKSI_BENCH_MIN_BLOCKS};
     for (int i = 1; i < argc && refused == 0; i++) {
         bool is_operation = argv[i][0] != '-';
-        if (is_operation && has_operation) return lksi_refuse("bench", "one operation, not also '%s'", argv[i]);
+        if (is_operation && has_operation)
+            return lksi_refuse("bench", "'%s' is a second operation; only one is possible", argv[i]);
         has_operation |= is_operation;
         if (is_lone_tune(argv[i], argv[i + 1]))
             plan->does_tune = true;
@@ -250,7 +254,7 @@ int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan) {
     }
     if (refused == 0) refused = complete_tuning(plan, has_operation);
     if (refused == 0 && !has_operation && !plan->does_tune)
-        return lksi_refuse("bench", "which operation? see lockstep help bench");
+        return lksi_refuse("bench", "no operation is given; see lockstep help bench");
     if (refused == 0) refused = complete_sizes(plan);
     if (refused == 0) refused = check_algorithm(plan);
     if (refused == 0) refused = check_ranks(plan);

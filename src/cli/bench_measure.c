@@ -1,15 +1,14 @@
-/* How `lockstep bench` measures, which is how nccl-tests and the OSU benchmarks do:
+/* How `lockstep bench` measures. It follows nccl-tests and the OSU benchmarks:
  *
- *     check    outputs are spoilt, one call, every element compared
- *     warm-up  blocks of calls, longer and longer, until a block takes 2 ms; so all ranks agree on a block's length
- *     blocks   barrier, then the calls of a block back to back: one mean; the median of the means is the time
- *     singles  barrier, then one call: the 99th percentile of these
- *     check    what the timed calls have left in outputs that were spoilt before
+ *     check    fill outputs with a wrong pattern, one call, compare every element
+ *     warm-up  blocks of calls of growing length, until a block takes 2 ms; all ranks agree on the length
+ *     blocks   barrier, then the calls of a block back to back; the time is the median of the blocks' means
+ *     singles  barrier, then one call; their 99th percentile
+ *     check    compare the outputs of the timed calls, which were filled with the wrong pattern before
  *
- * Each time is the slowest rank's. Inputs and outputs are different buffers; with --cold a call takes the next pair of
- * a row that is longer than any cache, else always the same pair. With --used each line of an input is written before
- * the call, and each of a result read after it.
- */
+ * Each time is that of the slowest rank. Inputs and outputs are different buffers. With --cold each call uses the next
+ * pair of a sequence that is larger than any cache, otherwise always the same pair. With --used each cache line of an
+ * input is written before the call, and each line of a result is read after it. */
 #include "cli/bench.h"
 #include "comm/comm.h"
 
@@ -22,11 +21,11 @@ enum {
     SINGLES_NS = 100 * 1000 * 1000,
     BLOCK_NS = 2 * 1000 * 1000
 };
-enum { LINE_NBYTES = 64, COLD_STRIDE_NBYTES = 4096 + LINE_NBYTES }; /* no prefetcher looks beyond a page */
+enum { LINE_NBYTES = 64, COLD_STRIDE_NBYTES = 4096 + LINE_NBYTES }; /* prefetchers do not cross pages */
 static const size_t cold_nbytes = 96 << 20;
 static const unsigned char spoilt = 0xa5;
 
-/* A row of equal buffers. */
+/* A sequence of equal buffers. */
 typedef struct row_of_buffers {
     unsigned char *base;
     size_t capacity_nbytes, stride_nbytes;
@@ -37,9 +36,9 @@ typedef struct bench {
     const lksi_bench_plan *plan;
     const lksi_bench_operation *operation;
     lksi_bench_call call;
-    size_t *counts;                     /* of the -v forms */
+    size_t *counts;                     /* for the -v forms */
     size_t n_total;                     /* elements of all blocks together */
-    size_t given_nbytes, result_nbytes; /* by this rank, and on it */
+    size_t given_nbytes, result_nbytes; /* contributed by this rank; resulting on this rank */
     row_of_buffers in, out;
     size_t n_slots, next_slot, n_used_slots;
     double *samples;
@@ -47,9 +46,9 @@ typedef struct bench {
 
 static size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
-/* --- how large: counts and buffers of one size --- */
+/* --- counts and buffers of one size --- */
 
-/* Uneven on purpose: rank r has about r + 1 shares, before the turns. */
+/* Divides the elements unevenly on purpose: rank r has about r + 1 shares, before the rotation. */
 static void share_out(size_t n_elements, size_t *counts, int n_ranks, int n_turns) {
     size_t n_shares = (size_t)n_ranks * ((size_t)n_ranks + 1) / 2, left = n_elements;
     for (int rank = n_ranks - 1; rank > 0; rank--) {
@@ -60,7 +59,7 @@ static void share_out(size_t n_elements, size_t *counts, int n_ranks, int n_turn
     counts[(n_ranks - n_turns) % n_ranks] = left;
 }
 
-/* Elements that this rank gives. */
+/* Number of elements that this rank contributes. */
 static size_t given_count(const bench *b) {
     if (b->operation->gives_block) return b->operation->has_counts ? b->counts[b->call.rank] : b->call.count;
     bool is_of_root = b->operation->is_rooted && !b->operation->is_reduction;
@@ -72,7 +71,7 @@ static void set_size(bench *b, size_t asked_nbytes) {
     size_t n_blocks = b->operation->has_blocks ? n : 1;
     size_t count = asked_nbytes / each / n_blocks;
     b->call.count = count > 0 ? count : 1;
-    if (b->operation->segment == NULL) b->call.count = 0; /* a barrier moves nothing */
+    if (b->operation->segment == NULL) b->call.count = 0; /* a barrier transfers no data */
     b->n_total = b->call.count * n_blocks;
     int n_turns = b->operation->are_counts_turned ? b->call.rank : 0;
     if (b->operation->has_counts) share_out(b->n_total, b->counts, b->call.size, n_turns);
@@ -107,7 +106,7 @@ static void free_row(bench *b, row_of_buffers *row) {
     *row = (row_of_buffers){0};
 }
 
-/* Once, for the most that any size needs. */
+/* Allocates once, for the largest size. */
 static lks_status allocate(bench *b) {
     size_t in_nbytes = 0, out_nbytes = 0;
     for (int i = 0; i < b->plan->n_sizes; i++) {
@@ -147,7 +146,8 @@ static lks_status call_next(bench *b) {
     return LKS_OK;
 }
 
-/* Outputs that no call has written must not look right. What is sent from the output (a root's broadcast) is filled. */
+/* Fills outputs with a wrong pattern, so that an output that no call has written is detected. If the output is also the
+ * source (the root of a broadcast), it gets the input. */
 static void prepare(bench *b) {
     for (size_t slot = 0; slot < b->n_slots; slot++) {
         use_slot(b, slot);
@@ -174,7 +174,7 @@ static lks_status slowest(bench *b, double *times, size_t count) {
     return lks_all_reduce(b->group, times, times, count, LKS_F64, LKS_MAX, NULL);
 }
 
-/* Nanoseconds a call, on this rank. */
+/* Measures nanoseconds per call on this rank. */
 static lks_status time_block(bench *b, int64_t n_calls, double *duration_ns) {
     LKS_TRY(lks_barrier(b->group, NULL));
     int64_t started_ns = lksi_now_ns();
@@ -193,8 +193,8 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Warms up while it looks for the length. The least of three blocks counts: a rank that lost its CPU for a moment must
- * not make blocks of single calls. All ranks see the same times, so they agree. */
+/* Warms up while it searches for the length. It uses the smallest of three blocks, so that a rank that lost its CPU for
+ * a moment does not lead to blocks of single calls. All ranks see the same times and thus agree. */
 static lks_status choose_block_length(bench *b, int64_t *n_calls) {
     for (*n_calls = 1;;) {
         LKS_TRY(time_blocks(b, *n_calls, 3));
@@ -256,7 +256,7 @@ static lks_status measure_row(bench *b, lksi_bench_row *row) {
     return LKS_OK;
 }
 
-/* Sizes that hold the same whole elements are one size. */
+/* Two sizes that round down to the same number of elements are measured once. */
 static bool is_measured_already(bench *b, int index) {
     size_t n_total = b->n_total;
     if (index == 0) return false;
@@ -270,8 +270,8 @@ static bool is_wanted(const bench *b, const char *algorithm) {
     return strcmp(b->plan->algorithm, "all") == 0 || strcmp(b->plan->algorithm, algorithm) == 0;
 }
 
-/* With "all", an algorithm that refuses this group (a two-level one on a single host) is left out; the refusal comes
- * before anything is sent, on all ranks. Told once, not for every size. */
+/* With "all", skips an algorithm that refuses this group (two_level on a single host). All ranks refuse before anything
+ * is sent. It is reported once, not for every size. */
 static bool is_left_out(const bench *b, lks_status status, bool is_first_size) {
     bool is_refusal = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED;
     if (!is_refusal || strcmp(b->plan->algorithm, "all") != 0 || lksi_group_status(b->group) != LKS_OK) return false;
@@ -279,7 +279,7 @@ static bool is_left_out(const bench *b, lks_status status, bool is_first_size) {
     return true;
 }
 
-/* Size by size, so that the algorithms of one size are measured close together. */
+/* Measures size by size, so that the algorithms of one size are measured close together. */
 static lks_status measure_sizes(bench *b, lks_status (*take)(void *context, const lksi_bench_row *row), void *context) {
     lksi_bench_row row;
     for (int i = 0; i < b->plan->n_sizes; i++) {

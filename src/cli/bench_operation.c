@@ -1,6 +1,7 @@
-/* The operations that `lockstep bench` knows: how each is called, what a right result is, and what nccl-tests divides
- * its time into (doc/PERFORMANCE.md there): `bytes` is the data of one rank, or of all blocks where the operation has
- * one per rank, and the bus bandwidth is algbw times what a link has to carry of it at least. */
+/* The operations that `lockstep bench` knows: how each is called, what its correct result is, and its bus factor. The
+ * definitions are those of nccl-tests (doc/PERFORMANCE.md there). `bytes` is the data of one rank, or of all blocks if
+ * the operation has one per rank. The bus bandwidth is algbw times the least share of the data that a link must carry.
+ */
 #include "cli/bench.h"
 #include "comm/comm.h"
 
@@ -46,7 +47,7 @@ static lks_status run_all_to_allv(const lksi_bench_call *c) {
     return lks_all_to_allv(c->group, c->in, c->counts, c->out, c->counts, c->type, &c->options);
 }
 
-/* There and back between ranks 0 and 1; the others look on. */
+/* One round trip between ranks 0 and 1. The other ranks do nothing. */
 static lks_status run_send_recv(const lksi_bench_call *c) {
     if (c->rank > 1) return LKS_OK;
     int peer = 1 - c->rank;
@@ -99,8 +100,8 @@ static lksi_bench_segment my_counted_block_of_root(const lksi_bench_call *c, int
     for (int rank = 0; rank < c->rank; rank++) first += c->counts[rank];
     return (lksi_bench_segment){c->root, first, c->counts[c->rank]};
 }
-/* Where each rank's counts are the next one's turned by one: what this rank has from a rank is as long as what it has
- * for it. */
+/* Each rank's counts are those of the rank before it, rotated by one. The block that this rank gets from a rank
+ * therefore has the same length as the block that it sends to that rank. */
 static lksi_bench_segment my_turned_block_of_each(const lksi_bench_call *c, int index) {
     size_t first = 0;
     for (int rank = 0; rank < c->rank; rank++) first += c->counts[(index + rank - c->rank + c->size) % c->size];

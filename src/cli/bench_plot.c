@@ -1,4 +1,5 @@
-/* Time over size as an SVG file: both axes logarithmic, a curve for each algorithm, nothing from outside the file.
+/* Plots time over size as an SVG file. Both axes are logarithmic. There is one curve per algorithm. The file references
+ * nothing outside of it.
  *
  *      us |            x--o          x algorithm
  *         |      x--o                o another
@@ -13,13 +14,13 @@
 
 enum { WIDTH = 860, HEIGHT = 520, LEFT = 80, RIGHT = 180, TOP = 50, BOTTOM = 60, MAX_CURVES = 16 };
 
-/* Okabe and Ito's colours, which people who do not see red or green can tell apart. */
+/* The palette of Okabe and Ito, which people with colour blindness can distinguish. */
 static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
 enum { N_COLOURS = sizeof colours / sizeof *colours };
 
 typedef struct axis {
-    double low, high; /* logarithms to base 2 (bytes) or 10 (us) */
-    double from, to;  /* where these lie in the picture */
+    double low, high; /* range, as logarithms to base 2 (bytes) or 10 (us) */
+    double from, to;  /* positions of low and high in the picture */
 } axis;
 
 typedef struct plot {
@@ -38,7 +39,7 @@ static double place(const axis *a, double value) {
 static double x_of(const plot *p, size_t nbytes) { return place(&p->x, log2(nbytes > 0 ? (double)nbytes : 1)); }
 static double y_of(const plot *p, double time_us) { return place(&p->y, log10(time_us > 1e-3 ? time_us : 1e-3)); }
 
-/* Whole decades of time and the sizes as they are, so that every point lies inside. */
+/* The y axis covers whole decades of time, the x axis exactly the measured sizes, so every point is inside. */
 static void set_axes(plot *p) {
     p->x = (axis){.low = 64, .high = 0, .from = LEFT, .to = WIDTH - RIGHT};
     p->y = (axis){.low = 64, .high = -3, .from = HEIGHT - BOTTOM, .to = TOP};
@@ -75,7 +76,7 @@ static void print_time(char *text, size_t text_nbytes, double time_us) {
         snprintf(text, text_nbytes, "%.4g \302\265s", time_us);
 }
 
-/* A line of the grid about every 60 pixels at powers of two. */
+/* Draws a grid line about every 60 pixels, at powers of two. */
 static void draw_x_axis(const plot *p) {
     int low = (int)ceil(p->x.low), high = (int)floor(p->x.high), step = (high - low) / 10 + 1;
     char text[32];
@@ -100,7 +101,7 @@ static void draw_y_axis(const plot *p) {
             (TOP + HEIGHT - BOTTOM) / 2, (TOP + HEIGHT - BOTTOM) / 2);
 }
 
-/* `auto` is drawn first and broad, so that it can be seen under the curve of what it chose. */
+/* `auto` is drawn first and wide, so that it is visible under the curve of the algorithm that it chose. */
 static const char *stroke_of(const plot *p, int curve) {
     if (strcmp(p->curves[curve], "auto") == 0) return "stroke-width='7' stroke-opacity='0.35'";
     return curve < N_COLOURS ? "stroke-width='2'" : "stroke-width='2' stroke-dasharray='6 3'";

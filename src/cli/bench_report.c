@@ -1,4 +1,4 @@
-/* A row of results, for people and as a JSON object in a line. */
+/* Output of a row of results: as text, and as one line of JSON. */
 #include "cli/bench.h"
 #include "cli/cli.h"
 

@@ -1,9 +1,9 @@
-/* The tuning file: what a message costs over a transport, for the choice of algorithms.
+/* The tuning file: the cost of a message over a transport, for the choice of algorithms.
  *
  *     {"tcp":{"latency_us":11.8,"gbytes_per_s":2.31}}
  *
- * A message of n bytes takes latency + n / bandwidth: the least size gives the latency, the greatest the rest, each by
- * its quickest block, which other programs disturbed least. What the file says of other transports stays. */
+ * A message of n bytes takes latency + n / bandwidth. The smallest size gives the latency, the largest the bandwidth.
+ * Each uses its fastest block, which other programs disturbed least. Entries of other transports are kept. */
 #include "cli/bench.h"
 #include "cli/cli.h"
 
@@ -18,7 +18,7 @@ static lks_status default_path(char path[LKSI_PATH_NBYTES]) {
     return lksi_error(LKS_ERR_FILE, "neither XDG_CACHE_HOME nor HOME says where the tuning file goes: --tune FILE");
 }
 
-/* What the file says now; an empty object where there is none. */
+/* Reads the present file. An empty object if there is none. */
 static lks_status read_object(const char *path, cJSON **object) {
     struct stat info;
     *object = NULL;
@@ -62,6 +62,6 @@ lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t 
     if (is_used)
         printf("LOCKSTEP_TUNING=%s lets auto use them\n", path);
     else
-        printf("auto uses those of tcp and mpi alone\n");
+        printf("auto uses only those of tcp and mpi\n");
     return lksi_output_flush();
 }

@@ -1,5 +1,5 @@
-/* Inputs whose result is exact in every type: small integers, different on every rank, with a period that no block
- * length shares, so that an element in the wrong place is a wrong element. */
+/* Inputs whose result is exact in every type: small integers, different on every rank. Their period is a prime, 61, so
+ * that block lengths are not multiples of it, and an element in the wrong place is a wrong element. */
 #include "cli/bench.h"
 #include "comm/arithmetic/half.h"
 
@@ -13,7 +13,7 @@ static int64_t scramble(int rank, int place) {
     return (int64_t)(lksi_random_u32(1, (uint64_t)rank, (uint64_t)place) >> 8);
 }
 
-/* Up to which integer each type is exact. */
+/* Integers up to this limit are exact in the type. */
 static int64_t exact_limit(lks_type type) {
     switch (type) {
     case LKS_I8:
@@ -29,20 +29,22 @@ static int64_t exact_limit(lks_type type) {
     }
 }
 
-/* A sum: what `limit` leaves for each rank, and nothing where there are more ranks than that. */
+/* Input for a sum: each rank gets its share of the limit. If there are more ranks than that, the others contribute 0.
+ */
 static int64_t summand(const lksi_bench_call *call, int rank, int place) {
     int64_t limit = exact_limit(call->type);
     if (rank >= limit) return 0;
     return scramble(rank, place) % (least(limit / least(call->size, limit), 7) + 1);
 }
 
-/* An average: a number that all ranks share, one more on every even rank and one less on its odd neighbour. */
+/* Input for an average: a number that all ranks share, plus one on each even rank and minus one on its odd neighbour.
+ */
 static int64_t averaged(const lksi_bench_call *call, int rank, int place) {
     bool has_neighbour = (rank ^ 1) < call->size;
     return 2 + place % 5 + (has_neighbour ? rank % 2 == 0 ? 1 : -1 : 0);
 }
 
-/* Element `place` (modulo the period) of rank `rank`'s input. */
+/* Element `place` (modulo the period) of the input of rank `rank`. */
 static int64_t input_at(const lksi_bench_operation *operation, const lksi_bench_call *call, int rank, int place) {
     if (!operation->is_reduction) return scramble(rank, place) % 100;
     switch (call->op) {
@@ -110,7 +112,7 @@ static void put(void *to, lks_type type, int64_t value) {
     }
 }
 
-/* One period of a rank's input, or of the combined result. */
+/* Computes one period of a rank's input, or of the combined result. */
 static void make_period(const lksi_bench_operation *operation, const lksi_bench_call *call, int source,
                         unsigned char period[PERIOD * MAX_ELEMENT_NBYTES]) {
     size_t each = lks_type_nbytes(call->type);

@@ -1,4 +1,5 @@
-/* What the files of cli/ share: the table of subcommands, one file each, their options and their output. */
+/* Declarations that the files of cli/ share: the table of subcommands (one file each), their options and their output.
+ */
 #ifndef LKSI_CLI_H
 #define LKSI_CLI_H
 
@@ -6,7 +7,7 @@
 
 enum { LKSI_EXIT_USAGE = 2 };
 
-/* "lockstep COMMAND: ...", a line on stderr. Returns the exit status of a wrong command line. */
+/* Prints "lockstep COMMAND: ..." as one line to stderr. Returns the exit status for a wrong command line. */
 int lksi_refuse(const char *command, const char *format, ...) LKS_PRINTF(2, 3);
 
 typedef enum lksi_option_kind {
@@ -14,33 +15,35 @@ typedef enum lksi_option_kind {
     LKSI_OPTION_NUMBER,  /* an int */
     LKSI_OPTION_SECONDS, /* an int64_t, of milliseconds */
     LKSI_OPTION_TEXT,    /* a const char *, not empty */
-    LKSI_OPTION_OTHER    /* whatever `set` makes of it */
+    LKSI_OPTION_OTHER    /* parsed by `set` */
 } lksi_option_kind;
 
-/* One option of a subcommand, and where its value goes in what the command line asks for. */
+/* One option of a subcommand, and where its value is stored in the request. */
 typedef struct lksi_option {
-    const char *name; /* NULL: the end of a table */
+    const char *name; /* NULL: end of the table */
     lksi_option_kind kind;
     size_t offset;                                /* within the request */
-    int min, max;                                 /* of a number */
-    const char *expected;                         /* of a text: what it names */
-    int (*set)(void *request, const char *value); /* returns 0, or what lksi_refuse did */
+    int min, max;                                 /* for a number */
+    const char *expected;                         /* for a text: what it names */
+    int (*set)(void *request, const char *value); /* returns 0, or the result of lksi_refuse */
 } lksi_option;
 
-/* Takes the option argv[*i], and its value where that is the argument behind it; argv ends with NULL. Returns 0, or
- * what lksi_refuse did. */
+/* Takes the option argv[*i], and its value if that is the next argument. argv is terminated by NULL. Returns 0, or the
+ * result of lksi_refuse. */
 int lksi_option_take(const char *command, const lksi_option *options, char **argv, int *i, void *request);
 
-/* Before the first output. Where nobody watches, only a flush empties the buffer, and is where errors show. */
+/* Call it before the first output. If stdout is not a terminal, it is fully buffered, so errors show when it is
+ * flushed. */
 void lksi_output_begin(void);
-/* Right after what was printed. Errors: LKS_ERR_FILE: that, or something before it, could not be written. */
+/* Call it directly after printing. Errors: LKS_ERR_FILE: this output, or output before it, could not be written. */
 lks_status lksi_output_flush(void);
-/* At a command's end: where it succeeded, but its output was lost, says so and returns another status. */
+/* Call it at the end of a command. If the command succeeded but output was lost, reports that and returns another
+ * status. */
 int lksi_output_end(int exit_status);
 
 typedef struct lksi_command {
     const char *name, *summary;
-    const char *help;                  /* what `lockstep help NAME` prints */
+    const char *help;                  /* printed by `lockstep help NAME` */
     int (*run)(int argc, char **argv); /* argv[0] is the name; the result is the exit status */
 } lksi_command;
 

@@ -1,4 +1,4 @@
-/* lockstep data: data sets by name. */
+/* lockstep data: downloads and checks data sets by name. */
 #include "cli/cli.h"
 #include "data/download/download.h"
 
@@ -9,20 +9,18 @@ static const char help_text[] =
     "       lockstep data verify NAME... [--dir DIR]\n"
     "       lockstep data list [--dir DIR]\n"
     "\n"
-    "get downloads data sets and checks them; what is there already is checked alone, without a network. verify only\n"
-    "checks. list tells which sets there are, and where each lies or would be put.\n"
+    "get downloads data sets and checks them. It only checks sets that are present, without a network. verify only\n"
+    "checks. list shows the known sets and their directories.\n"
     "\n"
-    "  --dir DIR         sets lie in DIR/mnist and so on (default: $LOCKSTEP_DATA, else "
-    "$XDG_CACHE_HOME/lockstep/data,\n"
-    "                    else ~/.cache/lockstep/data, where the trainers look)\n"
-    "  --force           replace files that differ from what is expected\n"
-    "  --quiet           print errors alone\n"
+    "  --dir DIR         parent of the sets' directories, DIR/mnist and so on (default: $LOCKSTEP_DATA, else\n"
+    "                    $XDG_CACHE_HOME/lockstep/data, else ~/.cache/lockstep/data, where the trainers look)\n"
+    "  --force           replace files that differ from the expected ones\n"
+    "  --quiet           print only errors\n"
     "\n"
-    "LOCKSTEP_DATA_MIRROR=URL: download from URL/NAME/FILE alone. A mirror of one's own is a web server on such a "
-    "tree:\n"
-    "the files as 'get' leaves them, and of cifar-10 cifar-10/cifar-10-binary.tar.gz.\n"
-    "A download that was cut off, or killed, goes on where it stopped. Several at once into one directory do it once.\n"
-    "Exit status: 0; 1 where a set could not be got, or is not right; 2 for a wrong option or name.\n";
+    "LOCKSTEP_DATA_MIRROR=URL: download only from URL/NAME/FILE. A private mirror is a web server for such a tree:\n"
+    "the files as 'get' leaves them, and for cifar-10 the file cifar-10/cifar-10-binary.tar.gz.\n"
+    "An interrupted download continues where it stopped. Concurrent downloads to one directory are done once.\n"
+    "Exit status: 0; 1 if a set could not be downloaded or is wrong; 2 for a wrong option or name.\n";
 
 enum { MAX_NAMES = 16 };
 
@@ -88,7 +86,7 @@ static lks_status list(const request *asked, const lksi_set *set, const char *di
     return LKS_OK;
 }
 
-/* Goes through all sets, so that one run tells of every one. */
+/* Processes all sets, also after an error, so that one run reports on each. */
 static int for_each(const request *asked, action act) {
     char directory[LKSI_PATH_NBYTES];
     int exit_status = 0;
@@ -97,22 +95,22 @@ static int for_each(const request *asked, action act) {
         if (has_place && act(asked, asked->sets[i], directory) == LKS_OK) continue;
         (void)lksi_refuse("data", "%s", lks_error_text());
         exit_status = 1;
-        if (!has_place) break; /* nor has any other */
+        if (!has_place) break; /* the other sets have no directory either */
     }
     return exit_status;
 }
 
 static int run(int argc, char **argv) {
     request asked = {.n_sets = 0};
-    if (argc < 2) return lksi_refuse("data", "get, verify or list? see lockstep help data");
+    if (argc < 2) return lksi_refuse("data", "no action is given: get, verify or list; see lockstep help data");
     bool is_get = strcmp(argv[1], "get") == 0, is_list = strcmp(argv[1], "list") == 0;
     if (!is_get && !is_list && strcmp(argv[1], "verify") != 0)
-        return lksi_refuse("data", "'%s': get, verify or list was expected; see lockstep help data", argv[1]);
+        return lksi_refuse("data", "'%s' is not one of get, verify, list; see lockstep help data", argv[1]);
     int refused = parse(argc - 2, argv + 2, &asked);
     if (refused != 0) return refused;
-    if (asked.is_forced && !is_get) return lksi_refuse("data", "--force goes with get alone");
+    if (asked.is_forced && !is_get) return lksi_refuse("data", "--force is for get only");
     if (is_list && asked.n_sets > 0) return lksi_refuse("data", "list takes no names");
-    if (!is_list && asked.n_sets == 0) return lksi_refuse("data", "which data sets? see lockstep data list");
+    if (!is_list && asked.n_sets == 0) return lksi_refuse("data", "no data set is given; see lockstep data list");
     for (int i = 0; is_list && lksi_set_at(i) != NULL; i++) asked.sets[asked.n_sets++] = lksi_set_at(i);
     return for_each(&asked, is_get ? get : is_list ? list : verify);
 }

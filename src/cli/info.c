@@ -1,4 +1,4 @@
-/* lockstep info: what this build and this machine have. */
+/* lockstep info: what is built in and what this machine has. */
 #define _GNU_SOURCE /* affinity */
 #include "base/base.h"
 #include "base/isa.h"
@@ -25,7 +25,7 @@ enum { N_TUNED_HOSTS = 8 };
 static const char help_text[] =
     "usage: lockstep info\n"
     "\n"
-    "Prints what was built in and what was found: devices, transports, algorithms, libraries, CPUs. Fails where\n"
+    "Prints what is built in and what was found: devices, transports, algorithms, libraries, CPUs. Fails if\n"
     "LOCKSTEP_ALGORITHM or LOCKSTEP_TUNING would fail a job.\n";
 
 static void print_cpus(void) {
@@ -83,8 +83,8 @@ static void print_devices(void) {
 #endif
 }
 
-/* What `auto` takes depends on the group: see docs/collectives.md. Here is what it can take, and what the environment
- * tells it. */
+/* The choice of `auto` depends on the group (docs/collectives.md). This shows the candidates, and what the environment
+ * requests. */
 static lks_status print_algorithms(void) {
     const lksi_operation *operation;
     const char *name, *forced = getenv("LOCKSTEP_ALGORITHM"),
@@ -100,7 +100,7 @@ static lks_status print_algorithms(void) {
     return status;
 }
 
-/* "tree to 8192, ring": of bytes, up to 1 GiB. */
+/* Prints "tree to 8192, ring": sizes in bytes, up to 1 GiB. */
 static void print_choices(const lksi_operation *operation, const lksi_tuning *tuning) {
     const char *before = lksi_operation_cheapest(operation, tuning, N_TUNED_HOSTS, 1);
     printf("  %-14s %s", lksi_operation_name(operation), before);
@@ -124,7 +124,7 @@ static lks_status print_tuning_of(const char *transport, bool *is_any) {
     return LKS_OK;
 }
 
-/* A file may know one transport alone, or none of those between hosts. */
+/* A tuning file may cover only one transport, or no transport between hosts. */
 static lks_status print_tuning(void) {
     const char *path = lksi_variable("LOCKSTEP_TUNING");
     bool is_any = false;
@@ -164,7 +164,7 @@ static void print_downloads(void) {
 
 static int run(int argc, char **argv) {
     if (argc > 1) return lksi_refuse("info", "unknown option '%s'; see lockstep help info", argv[1]);
-    (void)lksi_log_is_on(LKS_LOG_WARNING); /* a wrong LOCKSTEP_LOG is said */
+    (void)lksi_log_is_on(LKS_LOG_WARNING); /* reports an invalid LOCKSTEP_LOG */
     printf("lockstep:        %s\n", lks_version());
     print_devices();
     print_gpus();

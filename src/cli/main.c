@@ -1,4 +1,4 @@
-/* The command `lockstep`: finds the subcommand. */
+/* The command `lockstep`: dispatches to subcommands. */
 #include "cli/cli.h"
 
 #include <lockstep/base.h>
@@ -57,7 +57,7 @@ static int run(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is then an error of whoever writes */
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes becomes an error of the write */
     lksi_output_begin();
     return lksi_output_end(run(argc, argv));
 }

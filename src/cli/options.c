@@ -1,4 +1,4 @@
-/* Options: one table for each subcommand, in which each says where its value goes. */
+/* Option parser: each subcommand has one table that says where values are stored. */
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -7,14 +7,14 @@
 
 enum { NAME_NBYTES = 32 };
 
-/* What stands before a '=', cut to fit; with hyphens where torchrun's users type underscores. */
+/* Copies the part before '=', truncated to fit. Underscores, which torchrun's users type, become hyphens. */
 static void name_of(const char *argument, char name[NAME_NBYTES]) {
     snprintf(name, NAME_NBYTES, "%.*s", (int)strcspn(argument, "="), argument);
     for (char *c = name; *c != '\0'; c++)
         if (*c == '_') *c = '-';
 }
 
-/* The option that `argument` names; *value is what follows a '=' in it, or the number in -n4, else NULL. */
+/* Finds the option that `argument` names. *value becomes the text after '=', or the number in -n4, otherwise NULL. */
 static const lksi_option *find(const lksi_option *options, const char *argument, const char **value) {
     char name[NAME_NBYTES];
     name_of(argument, name);
@@ -28,7 +28,7 @@ static const lksi_option *find(const lksi_option *options, const char *argument,
     return NULL;
 }
 
-/* Letters to insert, leave out or change to make one name the other (Levenshtein, 1966). */
+/* Edit distance: insertions, deletions and substitutions of letters (Levenshtein, 1966). */
 static size_t distance(const char *a, const char *b) {
     size_t row[NAME_NBYTES], n = strlen(b);
     for (size_t j = 0; j <= n; j++) row[j] = j;
@@ -48,7 +48,7 @@ static int refuse_unknown(const char *command, const lksi_option *options, const
     char name[NAME_NBYTES];
     const char *nearest = NULL;
     name_of(argument, name);
-    size_t least = 3; /* what is further away is another word */
+    size_t least = 3; /* a name at a larger distance is not a typing error */
     for (const lksi_option *o = options; o->name != NULL && lksi_begins_with(name, "--"); o++) {
         size_t d = distance(name, o->name);
         if (d >= least) continue;
@@ -62,7 +62,7 @@ static int refuse_unknown(const char *command, const lksi_option *options, const
 static int set_number(const char *command, const lksi_option *o, const char *value, int *number) {
     int64_t parsed;
     if (!lksi_parse_i64(value, o->min, o->max, &parsed))
-        return lksi_refuse(command, "%s '%s': a number from %d to %d was expected", o->name, value, o->min, o->max);
+        return lksi_refuse(command, "%s '%s' is not a number from %d to %d", o->name, value, o->min, o->max);
     *number = (int)parsed;
     return 0;
 }
@@ -70,13 +70,13 @@ static int set_number(const char *command, const lksi_option *o, const char *val
 static int set_seconds(const char *command, const lksi_option *o, const char *value, int64_t *duration_ms) {
     double seconds;
     if (!lksi_parse_f64(value, 0.001, 1e9, &seconds))
-        return lksi_refuse(command, "%s '%s': seconds were expected, at least 0.001", o->name, value);
+        return lksi_refuse(command, "%s '%s' is not a number of seconds of at least 0.001", o->name, value);
     *duration_ms = (int64_t)ceil(seconds * 1000);
     return 0;
 }
 
 static int set_text(const char *command, const lksi_option *o, const char *value, const char **text) {
-    if (*value == '\0') return lksi_refuse(command, "%s '': %s was expected", o->name, o->expected);
+    if (*value == '\0') return lksi_refuse(command, "%s '' is empty; it takes %s", o->name, o->expected);
     *text = value;
     return 0;
 }

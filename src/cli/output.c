@@ -1,18 +1,19 @@
-/* Standard output: what cannot be written there is lost, which is an error of whatever was to be told. */
+/* Standard output: output that cannot be written is an error of the command. */
 #include "cli/cli.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-static int first_errno; /* 0: all was written */
+static int first_errno; /* errno of the first failure; 0: none */
 
 void lksi_output_begin(void) {
     static char buffer[65536];
     if (!isatty(STDOUT_FILENO)) setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
 }
 
-/* A later flush has nothing left to fail on, and a line at a time it is printf that fails. */
+/* Keeps the first errno, because a later flush finds an empty buffer and succeeds. With line buffering printf itself
+ * fails, which ferror shows. */
 lks_status lksi_output_flush(void) {
     const bool is_lost = fflush(stdout) != 0 || ferror(stdout);
     if (is_lost && first_errno == 0) first_errno = errno != 0 ? errno : EIO;

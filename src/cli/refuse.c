@@ -1,4 +1,4 @@
-/* How every subcommand says what it cannot do. */
+/* Error messages of the subcommands. */
 #include "cli/cli.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* lockstep run: ranks on this machine, or on several. */
+/* lockstep run: starts ranks on this machine or on several. */
 #include "cli/run.h"
 #include "cli/cli.h"
 #include "launch/agent.h"
@@ -12,60 +12,55 @@
 static const char help_text[] =
     "usage: lockstep run -n N [OPTIONS] PROGRAM [ARGUMENTS]\n"
     "\n"
-    "Runs PROGRAM as N ranks, on this machine or on several, and ends as the first of them that fails does.\n"
+    "Runs PROGRAM as N ranks, on this machine or on several. Ends with the status of the first rank that fails.\n"
     "\n"
-    "  -n N              number of ranks; with --nnodes on this host, with --hosts on all of them\n"
-    "  --threads         ranks are threads of one process; PROGRAM hands its rank function to lks_main\n"
+    "  -n N              number of ranks; with --nnodes on this host, with --hosts on all hosts\n"
+    "  --threads         ranks are threads of one process; PROGRAM passes its rank function to lks_main\n"
     "  --prefix          each line of output begins with the rank that wrote it: [0] ...\n"
     "  --log-dir DIR     output goes to DIR/rank-N.log, and to the terminal only with --prefix\n"
-    "  --timeout SECONDS end all ranks that still run then; the exit status is 124\n"
-    "  --grace SECONDS   how long survivors of a failure have to report it before they are ended (5), and all ranks\n"
-    "                    to end in order after a signal (30)\n"
-    "  --bind            rank i of a host runs on the i-th allowed CPU, modulo their number\n"
+    "  --timeout SECONDS end all ranks that still run after this time; the exit status is then 124\n"
+    "  --grace SECONDS   time for the other ranks to report a failure before they are ended (5), and for all ranks to\n"
+    "                    end after a signal (30)\n"
+    "  --bind            bind rank i of a host to the i-th allowed CPU, modulo their number\n"
     "\n"
-    "To go on after a loss:\n"
-    "  --max-restarts R  start all ranks again, up to R times; they go on from their last checkpoint, as\n"
-    "                    LOCKSTEP_GENERATION, 1 for the first restart, tells them to\n"
-    "  --min-ranks M     the fewest ranks to go on with where a host is gone (as many as at first)\n"
-    "  --grains G        only numbers of ranks that divide G; the ranks find it as LOCKSTEP_GRAINS\n"
+    "Restarts:\n"
+    "  --max-restarts R  restart all ranks after a failure, up to R times; they continue from their last checkpoint;\n"
+    "                    LOCKSTEP_GENERATION is 1 for the first restart\n"
+    "  --min-ranks M     the smallest number of ranks to continue with if a host is lost (the initial number)\n"
+    "  --grains G        use only numbers of ranks that divide G; the ranks find it as LOCKSTEP_GRAINS\n"
     "\n"
-    "Several hosts, each of which starts the same command:\n"
-    "  --nnodes N        how many; -n ranks on each\n"
-    "  --node-rank I     which of them this is, from 0\n"
-    "  --master-addr A   a name or address of node 0 that the others reach\n"
-    "  --master-port P   where it listens (29400)\n"
-    "LOCKSTEP_JOB_KEY has to be set to the same secret on all of them.\n"
+    "Several hosts, with the same command started on each:\n"
+    "  --nnodes N        number of hosts, with -n ranks each\n"
+    "  --node-rank I     index of this host, from 0\n"
+    "  --master-addr A   a name or address of node 0 that the other hosts reach\n"
+    "  --master-port P   the port where node 0 listens (29400)\n"
+    "LOCKSTEP_JOB_KEY must be set to the same secret on all hosts.\n"
     "\n"
-    "Several hosts that are started from here, by ssh:\n"
-    "  --hosts FILE      a host a line, with slots=N (1) or max_slots=N, as for Open MPI, or HOST:N, as for\n"
-    "                    MPICH; without -n all slots; also a pipe, as <(scontrol show hostnames) is\n"
-    "  --ssh COMMAND     in place of ssh -o BatchMode=yes; called with the host and one more word, a command\n"
-    "  -x NAME           ranks find the variable NAME as it is here, as they do LOCKSTEP_* and OMP_NUM_THREADS\n"
-    "  --master-addr A   of this machine, where the hosts reach it (found out by the first of them)\n"
-    "The same PROGRAM and lockstep are expected in the same place there. Ranks have no standard input.\n"
+    "Several hosts, started from here by ssh:\n"
+    "  --hosts FILE      one host per line, with slots=N (1) or max_slots=N as for Open MPI, or HOST:N as for MPICH;\n"
+    "                    without -n all slots are used; it may be a pipe, such as <(scontrol show hostnames)\n"
+    "  --ssh COMMAND     instead of ssh -o BatchMode=yes; it is called with the host and one more word, a command\n"
+    "  -x NAME           also pass the variable NAME to the ranks; LOCKSTEP_* and OMP_NUM_THREADS are always passed\n"
+    "  --master-addr A   an address of this machine that the hosts reach (default: found by the first host)\n"
+    "PROGRAM and lockstep must be at the same paths on all hosts. Ranks have no standard input.\n"
     "\n"
     "  --join-timeout SECONDS       how long to wait for all hosts (300)\n"
-    "  --heartbeat-timeout SECONDS  a host that is silent for so long is lost (10)\n"
-    "The host with node 0, or where --hosts was given, is the head: without it the run is over everywhere. One that "
-    "is\n"
-    "lost and comes back takes part again: the ranks are told to end by SIGTERM, and more of them follow.\n"
+    "  --heartbeat-timeout SECONDS  a host that is silent for this long is lost (10)\n"
+    "The host with node 0, or the one where --hosts was given, is the head. Without it the run ends everywhere. A\n"
+    "lost host that comes back takes part again: SIGTERM tells the ranks to end, and more ranks follow.\n"
     "\n"
     "Other names: -np, --np, --nproc-per-node (-n); --hostfile, --machinefile (--hosts); underscores for hyphens.\n"
     "\n"
-    "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_GENERATION "
-    "and\n"
-    "LOCKSTEP_JOB_KEY in its environment, and unless they are set OMP_NUM_THREADS=1 and, where there are more ranks\n"
-    "than CPUs, GLIBC_TUNABLES=glibc.pthread.rseq=0, with which they take turns faster. On one host rank 0 reads\n"
-    "standard input unless that is a terminal.\n"
-    "SIGINT, SIGTERM and SIGHUP are forwarded to the ranks; a second one kills them. After them, after the timeout,\n"
-    "after a rank that exits with 2 (its command line is wrong) and where nobody reads the output (SIGPIPE) nothing "
-    "is\n"
-    "started again. SIGTSTP (Ctrl-Z) stops the ranks with the launcher, and they go on with it; not in a\n"
-    "run over hosts, which goes on.\n"
-    "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 1 where none did, but "
-    "output\n"
-    "was lost (a full disk) that it wrote for its ranks (--prefix, --log-dir); 2 for a wrong option, 126 or 127 for a\n"
-    "PROGRAM that cannot be started.\n";
+    "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_GENERATION\n"
+    "and LOCKSTEP_JOB_KEY in its environment. Unless they are set, OMP_NUM_THREADS=1 is set, and with more ranks\n"
+    "than CPUs GLIBC_TUNABLES=glibc.pthread.rseq=0, which makes switches between ranks faster. On one host rank 0\n"
+    "reads standard input unless that is a terminal.\n"
+    "SIGINT, SIGTERM and SIGHUP are forwarded to the ranks. A second one kills them. There is no restart after these\n"
+    "signals, after the timeout, after a rank that exits with 2 (wrong command line), and if nobody reads the output\n"
+    "(SIGPIPE). SIGTSTP (Ctrl-Z) stops the ranks together with the launcher; a run over hosts ignores it.\n"
+    "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N. 1 if no rank failed but\n"
+    "output that lockstep run wrote for the ranks (--prefix, --log-dir) was lost (a full disk). 2 for a wrong\n"
+    "option. 126 or 127 if PROGRAM cannot be started.\n";
 
 static void say(const char *text) { lksi_terminal_add(stderr, text, strlen(text)); }
 
@@ -85,7 +80,7 @@ static void report(void *argument, const lksi_failure *failure) {
     lksi_terminal_write();
 }
 
-/* The options of a run over hosts. */
+/* Checks the options of a run over several hosts. */
 static int check_hosts(lksi_run_request *request) {
     lksi_run *run = &request->run;
     if (run->n_nodes > 0 && run->hosts_file != NULL)
@@ -93,18 +88,18 @@ static int check_hosts(lksi_run_request *request) {
                            "--nnodes is for hosts that start by themselves, --hosts for those started from here");
     if (run->hosts_file != NULL && run->node >= 0)
         return lksi_refuse("run", "--node-rank is for --nnodes: with --hosts the lines of the file number the hosts");
-    if (run->job.as_threads) return lksi_refuse("run", "--threads are for one host");
+    if (run->job.as_threads) return lksi_refuse("run", "--threads works on one host only");
     if (run->n_nodes > 0 && run->node < 0)
-        return lksi_refuse("run", "which of the %d? --node-rank is missing", run->n_nodes);
+        return lksi_refuse("run", "--node-rank is missing: the index of this host among the %d", run->n_nodes);
     if (run->n_nodes > 0 && run->node >= run->n_nodes)
         return lksi_refuse("run", "--node-rank %d: --nnodes is %d", run->node, run->n_nodes);
     if (run->n_nodes > 0 && run->address == NULL)
-        return lksi_refuse("run", "where is node 0? --master-addr is missing");
+        return lksi_refuse("run", "--master-addr is missing: the address of node 0");
     if (run->n_nodes > 0 && run->port == 0) run->port = 29400;
     return 0;
 }
 
-/* What each option alone cannot see. */
+/* Checks combinations of options. */
 static int check_request(lksi_run_request *request, const char *program) {
     const lksi_run *run = &request->run;
     const lksi_job *job = &run->job;
@@ -112,14 +107,14 @@ static int check_request(lksi_run_request *request, const char *program) {
         int refused = check_hosts(request);
         if (refused != 0) return refused;
     } else if (run->node >= 0 || run->address != NULL || run->port != 0 || run->ssh != NULL || run->n_forwarded > 0) {
-        return lksi_refuse("run", "which hosts? --nnodes N or --hosts FILE is missing");
+        return lksi_refuse("run", "--nnodes N or --hosts FILE is missing: an option for several hosts was given");
     }
     if (job->n_ranks == 0 && run->hosts_file == NULL)
-        return lksi_refuse("run", "how many ranks? -n N is missing before '%s'", program);
+        return lksi_refuse("run", "-n N is missing before '%s': the number of ranks", program);
     if (job->as_threads && (job->prefix || job->log_dir != NULL))
         return lksi_refuse("run", "%s needs ranks that are processes: threads share one output",
                            job->prefix ? "--prefix" : "--log-dir");
-    if (run->n_nodes > 0) return 0; /* how many ranks there are the head knows */
+    if (run->n_nodes > 0) return 0; /* only the head knows the number of ranks */
     if (job->n_ranks > 0 && job->grains > 0 && job->grains % job->n_ranks != 0)
         return lksi_refuse("run", "--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
     if (run->hosts_file == NULL && run->min_ranks > job->n_ranks)
@@ -130,7 +125,7 @@ static int check_request(lksi_run_request *request, const char *program) {
 static int run_here(const lksi_run *run) {
     lksi_end end;
     lks_status status = lksi_supervise_generations(&run->job, run->max_restarts, &end);
-    /* A failed rank and the timeout have been reported, when they happened. */
+    /* A failed rank and the timeout have been reported already. */
     if (status != LKS_OK && status != LKS_ERR_PEER && status != LKS_ERR_TIMEOUT)
         (void)lksi_refuse("run", "%s", lks_error_text());
     return end.exit_status;
@@ -142,7 +137,7 @@ static void set_defaults(lksi_run *run) {
     if (run->heartbeat_timeout_ms == 0) run->heartbeat_timeout_ms = 10000;
 }
 
-/* Somebody else's `lockstep run` has started us, and reports what is to be reported. */
+/* Another `lockstep run` has started this process and sends its orders on stdin. That one reports to the user. */
 static int run_agent(void) {
     lksi_run orders = {.address = NULL};
     char *text = NULL, **argv = NULL;
@@ -161,7 +156,7 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     int refused = lksi_run_options_parse(argc, argv, request, &n_taken);
     if (refused != 0) return refused;
     if (request->is_agent) return run_agent();
-    if (n_taken >= argc) return lksi_refuse("run", "which program? see lockstep help run");
+    if (n_taken >= argc) return lksi_refuse("run", "no program is given; see lockstep help run");
     refused = check_request(request, argv[n_taken]);
     if (refused != 0) return refused;
     request->run.job.argv = argv + n_taken;
@@ -172,8 +167,9 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     return run_here(&request->run);
 }
 
-/* Where whoever started us had closed one, a pipe or a connection of ours would get its number, and with it what ranks
- * read and write. What takes its place can be read to its end at once, or cannot be written: then output is lost. */
+/* Opens stdin, stdout and stderr if the parent had closed them. Otherwise a pipe or connection of this process would
+ * get such a number, and ranks would read from it or write to it. stdin becomes empty. stdout and stderr become
+ * descriptors that cannot be written, so output counts as lost. */
 static void fill_standard_descriptors(void) {
     int opened;
     do opened = open(fcntl(STDIN_FILENO, F_GETFD) < 0 ? "/dev/null" : "/", O_RDONLY);

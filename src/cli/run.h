@@ -1,18 +1,18 @@
-/* What the files of `lockstep run` share. */
+/* Declarations that the files of `lockstep run` share. */
 #ifndef LKSI_CLI_RUN_H
 #define LKSI_CLI_RUN_H
 
 #include "launch/launch.h"
 
-/* What the command line asks for. */
+/* The parsed command line. */
 typedef struct lksi_run_request {
-    lksi_run run;  /* its node is -1 where --node-rank was not given */
-    bool is_agent; /* another `lockstep run` has started this one, and says on standard input what to do */
+    lksi_run run;  /* node is -1 without --node-rank */
+    bool is_agent; /* another `lockstep run` has started this one and sends its orders on stdin */
     const char **forwarded;
 } lksi_run_request;
 
-/* Takes the options, which end at the program or at "--"; *n_taken counts the arguments. Returns 0, or what
- * lksi_refuse did. `request->forwarded` has room for as many texts as there are arguments. */
+/* Parses the options, which end at the program or at "--". *n_taken becomes the number of arguments consumed. Returns
+ * 0, or the result of lksi_refuse. `request->forwarded` has space for as many names as there are arguments. */
 int lksi_run_options_parse(int argc, char **argv, lksi_run_request *request, int *n_taken);
 
 #endif

@@ -9,7 +9,7 @@
 static int add_variable(void *opaque, const char *value) {
     lksi_run_request *request = opaque;
     if (*value == '\0' || strchr(value, '=') != NULL)
-        return lksi_refuse("run", "-x '%s': the name of a variable was expected", value);
+        return lksi_refuse("run", "-x '%s' is not the name of a variable", value);
     if (getenv(value) == NULL) lksi_log(LKS_LOG_WARNING, "run: -x %s: it is not set here", value);
     request->forwarded[request->run.n_forwarded++] = value;
     return 0;
@@ -24,7 +24,7 @@ static int add_variable(void *opaque, const char *value) {
 
 static const lksi_option options[] = {
     RANKS("-n"),
-    RANKS("-np"), /* mpirun's names, and torchrun's */
+    RANKS("-np"), /* names that mpirun and torchrun use */
     RANKS("--np"),
     RANKS("--nproc-per-node"),
     HOSTS("--hosts"),

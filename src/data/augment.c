@@ -1,4 +1,4 @@
-/* What happens to an image, drawn from Philox by seed, epoch and sample: neither ranks nor threads can change it. */
+/* Draws the changes of an image from Philox. They depend only on seed, epoch and sample, not on ranks or threads. */
 #include "data/data_internal.h"
 
 bool lksi_augment_is_on(const lks_augment_options *options) { return options->crop_padding != 0 || options->flip != 0; }
@@ -8,11 +8,11 @@ lks_status lksi_augment_check(const lks_augment_options *options, const lks_data
     long long padding = (long long)options->crop_padding;
     if (!lksi_augment_is_on(options)) return LKS_OK;
     if (image->height == 1)
-        return lksi_error(LKS_ERR_ARGUMENT, "samples of %lld features that are no images cannot be augmented",
+        return lksi_error(LKS_ERR_ARGUMENT, "samples of %lld features are not images and cannot be augmented",
                           (long long)dataset->n_features);
     if (padding < 0 || padding > image->height || padding > image->width)
-        return lksi_error(LKS_ERR_ARGUMENT, "a crop padding of %lld around images of %lld x %lld", padding,
-                          (long long)image->height, (long long)image->width);
+        return lksi_error(LKS_ERR_ARGUMENT, "crop_padding %lld is negative or larger than the images of %lld x %lld",
+                          padding, (long long)image->height, (long long)image->width);
     return LKS_OK;
 }
 

@@ -1,9 +1,8 @@
-/* Crops and mirror images, once per instruction set: mirroring a row is a shuffle of bytes there. Elements are bytes or
- * floats, so of 1 or 4 bytes.
+/* Crops and mirror images, compiled once per instruction set, because mirroring a row is a byte shuffle there. Elements
+ * have 1 byte (bytes) or 4 bytes (floats).
  *
- * A plane is moved as one run of elements, which carries some of them from one end of a row to the other end of the
- * next; what came in from outside the image or from another row is made zero then.
- */
+ * A plane is moved as one run of elements. This carries some elements from one end of a row to the other end of the
+ * next row. Elements that came from outside the image or from another row are then set to zero. */
 #include "data/data_internal.h"
 
 #include <string.h>
@@ -18,7 +17,7 @@ static inline void mirror_floats(float *restrict out, const float *restrict in, 
         for (int64_t x = 0; x < width; x++) out[y * width + x] = in[y * width + width - 1 - x];
 }
 
-/* Bytes in rows of 32 are what CIFAR is made of: a row is one or two registers, if the compiler knows. */
+/* Bytes in rows of 32 are the case of CIFAR. With a constant width the compiler keeps a row in one or two registers. */
 static void mirror(void *out, const void *in, size_t nbytes_each, int64_t n_rows, int64_t width) {
     if (nbytes_each != 1)
         mirror_floats(out, in, n_rows, width);
@@ -28,7 +27,7 @@ static void mirror(void *out, const void *in, size_t nbytes_each, int64_t n_rows
         mirror_bytes(out, in, n_rows, width);
 }
 
-/* out[y][x] = in[y + down][x + right] but for what is outside; `in` may be `out`. */
+/* Sets out[y][x] = in[y + down][x + right] for pixels inside the image. `in` may be `out`. */
 static void move_plane(char *out, const char *in, size_t nbytes_each, const lksi_image_shape *image, int64_t down,
                        int64_t right) {
     int64_t shift = down * image->width + right, count = image->height * image->width;
@@ -54,7 +53,7 @@ static void clear_outside(char *out, size_t nbytes_each, const lksi_image_shape 
 static void crop_image(void *out, const void *in, size_t nbytes_each, const lksi_image_shape *image,
                        const lksi_crop *crop) {
     size_t plane_nbytes = (size_t)(image->height * image->width) * nbytes_each;
-    int64_t right = crop->is_flipped ? -crop->right : crop->right; /* the mirror image is moved the other way */
+    int64_t right = crop->is_flipped ? -crop->right : crop->right; /* the mirror image moves in the other direction */
     for (int64_t c = 0; c < image->n_channels; c++) {
         char *to = (char *)out + (size_t)c * plane_nbytes;
         const char *from = (const char *)in + (size_t)c * plane_nbytes;

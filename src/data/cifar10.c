@@ -1,15 +1,15 @@
-/* CIFAR-10: five training files and a test file of 10000 images each, in the binary or the python version. */
+/* CIFAR-10: five training files and one test file of 10000 images each, in the binary or the python version. */
 #include "data/data_internal.h"
 
 enum { N_TRAIN_FILES = 5, N_RECORDS_PER_FILE = 10000 };
 
 typedef struct version {
-    const char *suffix; /* of the files' names */
-    size_t max_nbytes;  /* of a file */
+    const char *suffix; /* of the file names */
+    size_t max_nbytes;  /* of one file */
     lks_status (*parse)(const lksi_file *file, int64_t n_records, uint8_t *pixels, int32_t *labels);
 } version;
 
-/* The python version's files name every image, which makes them a hundredth larger. */
+/* Files of the python version contain a name for every image, which makes them about 1 % larger. */
 static const version versions[] = {
     {".bin", (size_t)N_RECORDS_PER_FILE *(1 + LKSI_CIFAR10_N_PIXELS), lksi_cifar10_parse_binary},
     {"", (size_t)2 * N_RECORDS_PER_FILE *LKSI_CIFAR10_N_PIXELS, lksi_cifar10_parse_python},
@@ -21,7 +21,7 @@ static lks_status make_path(const char *directory, int is_train, int file, const
                     : lksi_path(path, "%s/test_batch%s", directory, v->suffix);
 }
 
-/* The version of which the directory has any of the wanted files. */
+/* Finds the version of which the directory has at least one of the wanted files. */
 static lks_status find_version(const char *directory, int is_train, int n_files, const version **found) {
     char path[LKSI_PATH_NBYTES];
     for (size_t v = 0; v < sizeof versions / sizeof versions[0]; v++)

@@ -1,5 +1,5 @@
-/* A batch file of CIFAR-10's binary version: records of a label byte and 3072 pixel bytes (32 x 32 of red, of green, of
- * blue), with nothing between them. */
+/* Parser for a batch file of CIFAR-10's binary version. A record is a label byte and 3072 pixel bytes (32 x 32 red,
+ * then green, then blue). Records follow each other without padding. */
 #include "data/data_internal.h"
 
 #include <string.h>

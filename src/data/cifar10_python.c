@@ -1,4 +1,4 @@
-/* A batch file of CIFAR-10's python version: a pickled dictionary of which two entries count,
+/* Parser for a batch file of CIFAR-10's python version: a pickled dictionary, of which two entries are used:
  *
  *     'data'     numpy array (10000, 3072) of u1:  _reconstruct(ndarray, (0,), 'b') with the state
  *                                                  (1, (10000, 3072), dtype('u1', 0, 1) with a state, False, bytes)
@@ -33,7 +33,8 @@ static lks_status find_entry(const lksi_file *file, const lksi_pickle *pickle, c
     return LKS_OK;
 }
 
-/* The arguments' and the state's items of an object that `called` makes; NULL where it is no such object. */
+/* Returns the items of the state of an object that `called` creates, and of its arguments. NULL: it is no such object.
+ */
 static const lksi_pickle_items *state_of(const lksi_pickle *pickle, const lksi_pickle_value *value,
                                          lksi_pickle_kind called, size_t n_arguments, size_t n_state,
                                          const lksi_pickle_items **arguments) {
@@ -60,8 +61,8 @@ static lks_status copy_pixels(const lksi_file *file, const lksi_pickle *pickle, 
     const lksi_pickle_items *shape = lksi_pickle_items_of(pickle, &state->items[1], LKSI_PICKLE_TUPLE, 2);
     if (shape == NULL || shape->count != 2 || !is_integer(&shape->items[0], n_records) ||
         !is_integer(&shape->items[1], LKSI_CIFAR10_N_PIXELS))
-        return lksi_error(LKS_ERR_FORMAT, "%s: 'data' has not the shape (%lld, %d)", file->path, (long long)n_records,
-                          LKSI_CIFAR10_N_PIXELS);
+        return lksi_error(LKS_ERR_FORMAT, "%s: 'data' does not have the shape (%lld, %d)", file->path,
+                          (long long)n_records, LKSI_CIFAR10_N_PIXELS);
     int64_t nbytes = state->items[4].integer, expected = n_records * LKSI_CIFAR10_N_PIXELS;
     if (nbytes != expected)
         return lksi_error(LKS_ERR_FORMAT, "%s: 'data' has %lld bytes, %lld expected", file->path, (long long)nbytes,

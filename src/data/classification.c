@@ -1,19 +1,19 @@
-/* A classification problem made from a seed.
+/* A classification problem generated from a seed.
  *
  *     cluster c   belongs to class c mod n_classes; its centre is a vertex of the hypercube {-s, +s}^n_informative
  *     sample i    belongs to cluster i mod n_clusters, so classes and clusters are equally large
- *     features    the centre's coordinates in columns chosen at random, plus unit noise in every column
- *     labels      a few replaced by a random class, so that no model can be perfect
+ *     features    the coordinates of the centre in randomly chosen columns, plus unit noise in every column
+ *     labels      a few are replaced by a random class, so that no model can be perfect
  */
 #include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The options with their defaults filled in, and what follows from them. */
+/* The options with defaults filled in, and values derived from them. */
 typedef struct problem {
     lks_classification_options options;
-    int64_t n_clusters; /* those that get a sample */
+    int64_t n_clusters; /* clusters that get a sample */
     int64_t n_words;    /* of a vertex: one bit per informative feature */
     uint64_t *vertices; /* (n_clusters, n_words); bit 1: +s, 0: -s */
     int64_t *columns;   /* (n_features): column of informative feature j is columns[j] */
@@ -37,11 +37,11 @@ static lks_status resolve_options(lks_classification_options *o) {
     if (o->flip_fraction == 0) o->flip_fraction = 0.01;
     if (o->flip_fraction == LKS_ZERO) o->flip_fraction = 0;
     if (o->n_informative > o->n_features)
-        return lksi_error(LKS_ERR_ARGUMENT, "%lld informative features of only %lld", (long long)o->n_informative,
-                          (long long)o->n_features);
-    float separation = (float)o->class_separation; /* as features have it */
+        return lksi_error(LKS_ERR_ARGUMENT, "n_informative %lld is larger than n_features %lld",
+                          (long long)o->n_informative, (long long)o->n_features);
+    float separation = (float)o->class_separation; /* features are f32 */
     if (!(separation > 0) || !isfinite(separation))
-        return lksi_error(LKS_ERR_ARGUMENT, "class_separation %g is not a positive number of f32", o->class_separation);
+        return lksi_error(LKS_ERR_ARGUMENT, "class_separation %g is not a positive f32 number", o->class_separation);
     if (!(o->flip_fraction >= 0 && o->flip_fraction <= 1))
         return lksi_error(LKS_ERR_ARGUMENT, "flip_fraction %g is outside 0..1", o->flip_fraction);
     int64_t n_clusters = o->n_classes * o->clusters_per_class;
@@ -61,7 +61,7 @@ static bool is_taken(const problem *p, int64_t cluster) {
     return false;
 }
 
-/* Distinct vertices: one that an earlier cluster has is drawn again. */
+/* Draws distinct vertices: a vertex of an earlier cluster is drawn again. */
 static void choose_vertices(problem *p) {
     uint64_t stream = lksi_data_stream(LKSI_FOR_VERTICES, 0), n_drawn = 0;
     int n_last_bits = (int)(p->options.n_informative % 64);

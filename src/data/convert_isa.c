@@ -1,9 +1,10 @@
-/* Bytes to floats in [0, 1], and floats, normalised, once per instruction set: it runs inside the training step. */
+/* Converts bytes to floats in [0, 1] and normalises floats. Compiled once per instruction set, because it runs inside
+ * the training step. */
 #include "data/data_internal.h"
 
-/* byte / 255 without the slow division, and yet its very bits: 1/255 = 2^-8 + 2^-16 + 2^-24 + ... is cut after its
- * first two terms, so that byte * HIGH is exact and only the sum rounds. (byte * (1 / 255.0f) rounds twice and differs
- * for many bytes; a test compares all 256.) */
+/* Computes byte / 255 with the same bits, but without the slow division. 1/255 = 2^-8 + 2^-16 + 2^-24 + ... is cut
+ * after its first two terms, so byte * HIGH is exact and only the sum rounds. (byte * (1 / 255.0f) rounds twice and
+ * differs for many bytes. A test compares all 256.) */
 #define HIGH 0x1.01p-8f
 #define LOW 0x1.010102p-24f
 

@@ -61,7 +61,7 @@ lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t 
     LKS_TRY(lksi_check_given("dataset_slice", "slice", slice));
     LKS_TRY(lksi_check_given("dataset_slice", "dataset", dataset));
     if (begin < 0 || end < begin || end > dataset->count)
-        return lksi_error(LKS_ERR_ARGUMENT, "slice %lld..%lld of a data set of %lld samples", (long long)begin,
+        return lksi_error(LKS_ERR_ARGUMENT, "slice %lld..%lld is outside a data set of %lld samples", (long long)begin,
                           (long long)end, (long long)dataset->count);
     lks_dataset *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
@@ -96,11 +96,11 @@ size_t lksi_dataset_label_nbytes(const lks_dataset *dataset) {
 
 static uint64_t hash_word(uint64_t hash, uint64_t word) {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    return hash ^ (hash >> 29); /* the product alone never moves high bits down */
+    return hash ^ (hash >> 29); /* a product alone never carries high bits to lower ones */
 }
 
-/* Eight bytes at a time, in four chains that do not wait for each other: FNV byte by byte would take longer than
- * reading the files. The tail is hashed by itself. */
+/* Hashes eight bytes at a time, in four independent chains, because FNV byte by byte would take longer than reading the
+ * files. The tail is hashed separately. */
 uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes) {
     enum { N_CHAINS = 4 };
     const unsigned char *bytes = data, *end = bytes + nbytes / (N_CHAINS * sizeof hash) * (N_CHAINS * sizeof hash);
@@ -144,7 +144,7 @@ static lks_status check_given(const char *call, const lks_dataset *dataset, cons
 
 static lks_status check_index(const lks_dataset *dataset, int64_t index) {
     if (index >= 0 && index < dataset->count) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "sample %lld of a data set of %lld samples", (long long)index,
+    return lksi_error(LKS_ERR_ARGUMENT, "sample %lld is outside a data set of %lld samples", (long long)index,
                       (long long)dataset->count);
 }
 

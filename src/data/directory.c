@@ -1,4 +1,4 @@
-/* The directory that a data set lies in. */
+/* Checks the directory of a data set. */
 #include "data/data_internal.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Data sets made of samples that the caller has in memory. */
+/* Data sets from samples in the caller's memory. */
 #include "data/data_internal.h"
 
 #include <string.h>
@@ -6,14 +6,13 @@
 static lks_status check_pointers(const lks_dataset_options *o) {
     if (o->features == NULL) return lksi_error(LKS_ERR_ARGUMENT, "features are NULL: a data set is made of samples");
     if (o->labels == NULL && o->targets == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT,
-                          "labels are NULL, and targets, too: each sample needs the one or the other");
+        return lksi_error(LKS_ERR_ARGUMENT, "labels and targets are both NULL: each sample needs one of them");
     if (o->labels != NULL && o->targets != NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "labels and targets: a data set has the ones or the others");
+        return lksi_error(LKS_ERR_ARGUMENT, "labels and targets are both set: a data set has only one of them");
     if (o->labels != NULL && o->n_targets != 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "n_targets is %lld, beside labels", (long long)o->n_targets);
+        return lksi_error(LKS_ERR_ARGUMENT, "n_targets is %lld, but the data set has labels", (long long)o->n_targets);
     if (o->targets != NULL && o->n_classes != 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "n_classes is %lld, beside targets", (long long)o->n_classes);
+        return lksi_error(LKS_ERR_ARGUMENT, "n_classes is %lld, but the data set has targets", (long long)o->n_classes);
     return LKS_OK;
 }
 
@@ -26,7 +25,7 @@ static lks_status check_sizes(const lks_dataset_options *o) {
                  {o->targets != NULL ? "n_targets" : "n_classes", o->targets != NULL ? o->n_targets : o->n_classes}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].value < 1)
-            return lksi_error(LKS_ERR_ARGUMENT, "%s of a data set is %lld, not 1 or more", sizes[i].name,
+            return lksi_error(LKS_ERR_ARGUMENT, "%s of a data set is %lld; it must be at least 1", sizes[i].name,
                               (long long)sizes[i].value);
     if (o->type != LKS_F32 && o->type != LKS_U8)
         return lksi_error(LKS_ERR_ARGUMENT, "features are f32 or u8, not %s", lks_type_name(o->type));
@@ -45,10 +44,10 @@ static lks_status check_image(const lks_dataset_options *o) {
     int64_t c = o->n_channels, h = o->height, w = o->width, count = o->n_features;
     if (!is_image(o)) return LKS_OK;
     if (c < 1 || c > LKSI_MAX_CHANNELS)
-        return lksi_error(LKS_ERR_ARGUMENT, "images of %lld channels; 1 to %d are possible", (long long)c,
+        return lksi_error(LKS_ERR_ARGUMENT, "images of %lld channels; the number must be in 1..%d", (long long)c,
                           LKSI_MAX_CHANNELS);
     bool is_fitting =
-        h >= 1 && w >= 1 && count / c / h == w && c * h * w == count; /* in this order nothing overflows */
+        h >= 1 && w >= 1 && count / c / h == w && c * h * w == count; /* divisions first, so that nothing overflows */
     if (is_fitting) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "images of %lld channels, %lld x %lld, do not have %lld features", (long long)c,
                       (long long)h, (long long)w, (long long)count);

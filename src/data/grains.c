@@ -1,4 +1,4 @@
-/* Where a global batch is cut into grains.
+/* How a global batch is cut into grains.
  *
  *     5 samples, 8 grains    | |0| |1|2| |3|4|
  *     1 rank                  0 0 0 0 0 0 0 0
@@ -10,14 +10,14 @@
 lks_status lksi_grains_check(int64_t grains, int64_t n_ranks) {
     if (grains == 0) return LKS_OK;
     if (grains < 0 || grains > LKSI_MAX_GRAINS || (grains & (grains - 1)) != 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "grains %lld; possible are powers of two, to %d", (long long)grains,
+        return lksi_error(LKS_ERR_ARGUMENT, "grains %lld is not a power of two in 1..%d", (long long)grains,
                           (int)LKSI_MAX_GRAINS);
     if (grains % n_ranks == 0) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "grains %lld cannot be divided equally among %lld ranks", (long long)grains,
                       (long long)n_ranks);
 }
 
-/* grain * count / grains, rounded down, without the product, which may be too large. */
+/* Computes grain * count / grains, rounded down, without forming the product, which may overflow. */
 int64_t lksi_grain_begin(int64_t grain, int64_t grains, int64_t count) {
     return grain * (count / grains) + grain * (count % grains) / grains;
 }

@@ -1,5 +1,5 @@
-/* The IDX format: two zero bytes, the element type, the number of dimensions, a big-endian 32-bit size for each, then
- * the elements, row-major. Nothing in a file is believed before it is checked against the file's length. */
+/* Parser for IDX files: two zero bytes, the element type, the number of dimensions, a big-endian 32-bit size for each,
+ * then the elements, row-major. All numbers are checked against the file's length before they are used. */
 #include "data/data_internal.h"
 
 enum { TYPE_U8 = 0x08 };

@@ -1,13 +1,12 @@
-/* Batches, made in the call or ahead of it by prefetch threads.
+/* Batches, made in the call or in advance by prefetch threads.
  *
- * Batches go through a ring of slots in the order of steps: a worker takes the next step and the next free slot in one
- * act, so slot k mod n_slots holds the k-th batch whichever worker fills it, and the batches are the same for any
- * number of workers. Workers run on into the next epoch, so that its first batches are there when it begins; there are
- * two orders of samples, that of the consumer's epoch and that of the next. Everything is allocated when the loader is
- * made.
+ * Batches go through a ring of slots in the order of steps. A worker takes the next step and the next free slot
+ * atomically, so slot k mod n_slots holds the k-th batch whichever worker fills it. The batches are thus the same for
+ * any number of workers. Workers continue into the next epoch, so that its first batches are ready when it begins.
+ * There are therefore two orders of samples: that of the consumer's epoch and that of the next. All memory is allocated
+ * at creation.
  *
- * Without workers there is one slot, and lks_loader_next fills it.
- */
+ * Without workers there is one slot, and lks_loader_next fills it. */
 #include "data/data_internal.h"
 #include "op/image.h"
 
@@ -20,19 +19,19 @@ typedef struct slot {
     void *features;   /* (max share) samples */
     void *labels;     /* (max share), or targets (max share, M) */
     int64_t *indices; /* (max share) */
-    void *scratch;    /* (F), where images are changed here, not on the device */
+    void *scratch;    /* (F); only if images are changed here and not on the device */
     lks_batch batch;
     bool is_ready;
 } slot;
 
-/* The samples of one epoch in their order. */
+/* The order of the samples in one epoch. */
 typedef struct order {
     int64_t *indices;
     int64_t epoch;
     bool is_ready;
 } order;
 
-/* A place in the sequence of steps; step == n_steps is the end of an epoch, where lks_loader_next returns 0. */
+/* A position in the sequence of steps. step == n_steps is the end of an epoch, where lks_loader_next returns 0. */
 typedef struct place {
     int64_t epoch, step;
 } place;
@@ -43,26 +42,26 @@ struct lks_loader {
     lks_augment_options augment;
     bool gives_bytes;
     size_t sample_nbytes;
-    int64_t *own_indices; /* the copy of options->indices, or NULL */
+    int64_t *own_indices; /* a copy of options->indices, or NULL */
     int64_t n_steps;
     uint64_t source_hash;
 
-    /* `lock` guards all below, except that a worker fills its slot and builds an order outside it; they are marked
-     * ready under it. A slot belongs to its worker from when it is taken until it is ready, then to the consumer
-     * until its next call. */
+    /* `lock` guards everything below. Exception: a worker fills its slot and builds an order without the lock, and
+     * marks them ready with it. A slot belongs to its worker from being taken until it is ready, and then to the
+     * consumer until its next call. */
     pthread_mutex_t lock;
-    pthread_cond_t work_came; /* for workers: slots became free, an epoch began, a pause or everything ended */
+    pthread_cond_t work_came; /* for workers: slots became free, an epoch began, a pause ended, the loader stops */
     pthread_cond_t work_done; /* for the consumer: a slot is ready or a worker has become idle */
     slot *slots;
     int n_slots;
-    order orders[N_ORDERS];        /* that of epoch e is orders[e mod 2] */
-    place taken;                   /* the next step to take for filling */
-    place next;                    /* the next step to hand to the consumer */
+    order orders[N_ORDERS];        /* the order of epoch e is orders[e mod 2] */
+    place taken;                   /* the next step to be filled */
+    place next;                    /* the next step for the consumer */
     int64_t n_taken, n_handed_out; /* batches since the last seek */
-    bool is_holding;               /* the consumer holds the batch handed out last */
-    bool is_building;              /* a worker builds an order */
+    bool is_holding;               /* the consumer still holds the last batch */
+    bool is_building;              /* a worker is building an order */
     bool is_paused, is_stopping;
-    int n_busy; /* workers that fill or build */
+    int n_busy; /* workers that are filling or building */
     lksi_thread **workers;
     int n_workers;
 };
@@ -114,9 +113,9 @@ static void fill(lks_loader *loader, slot *s, place at) {
     };
 }
 
-/* --- workers; every function here is called with the lock held, and gives it up only while it fills or builds --- */
+/* --- workers: every function here is called with the lock held and releases it only while it fills or builds --- */
 
-/* An order may be overwritten once no worker reads it: that of epoch e - 2, when the consumer has reached e - 1. */
+/* An order may be overwritten when no worker reads it: that of epoch e - 2, once the consumer has reached e - 1. */
 static bool may_build(lks_loader *loader) {
     return !loader->is_building && !has_order(loader, loader->taken.epoch) &&
            loader->taken.epoch - loader->next.epoch <= 1;
@@ -136,7 +135,7 @@ static void work_on_order(lks_loader *loader) {
     pthread_mutex_lock(&loader->lock);
     loader->is_building = false;
     o->is_ready = true;
-    pthread_cond_broadcast(&loader->work_came); /* those that wait for this order to fill from it */
+    pthread_cond_broadcast(&loader->work_came); /* wakes the workers that wait for this order */
 }
 
 static void work_on_slot(lks_loader *loader) {
@@ -165,7 +164,7 @@ static void run_worker(void *argument) {
         else
             work_on_order(loader);
         loader->n_busy--;
-        pthread_cond_signal(&loader->work_done); /* there is one consumer */
+        pthread_cond_signal(&loader->work_done); /* there is only one consumer */
     }
     pthread_mutex_unlock(&loader->lock);
 }
@@ -193,11 +192,12 @@ static void hand_out_prefetched(lks_loader *loader, lks_batch *batch) {
     *batch = s->batch;
 }
 
-/* Waking a worker costs as much as a small batch, so it happens when half of the slots are free, not for each one. */
+/* Waking a worker costs as much as a small batch. Workers are therefore woken when half of the slots are free, not for
+ * each slot. */
 int lks_loader_next(lks_loader *loader, lks_batch *batch) {
     if (lksi_check_given("loader_next", "loader", loader) != LKS_OK) return 0;
     if (lksi_check_given("loader_next", "batch", batch) != LKS_OK) return 0;
-    bool is_end = loader->next.step == loader->n_steps; /* `next` is written by the consumer alone */
+    bool is_end = loader->next.step == loader->n_steps; /* without the lock: only the consumer writes `next` */
     pthread_mutex_lock(&loader->lock);
     loader->is_holding = false;
     if (is_end || count_free_slots(loader) >= loader->n_slots / 2) pthread_cond_broadcast(&loader->work_came);
@@ -214,12 +214,12 @@ int lks_loader_next(lks_loader *loader, lks_batch *batch) {
 
 static bool is_same(place a, place b) { return a.epoch == b.epoch && a.step == b.step; }
 
-/* The first place from `at` on that has a batch: of the end of an epoch, the beginning of the next. */
+/* The first place at or after `at` that has a batch. At the end of an epoch this is the beginning of the next. */
 static place batch_from(const lks_loader *loader, place at) {
     return at.step < loader->n_steps ? at : (place){.epoch = lksi_epoch_after(at.epoch)};
 }
 
-/* Where the next batch is the wanted one, those that are prefetched stay. */
+/* If the next batch is the requested one already, the prefetched batches are kept. */
 void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step) {
     if (lksi_check_given("loader_seek", "loader", loader) != LKS_OK) return;
     place to = {epoch, step >= 0 && step < loader->n_steps ? step : loader->n_steps};
@@ -238,12 +238,12 @@ void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step) {
     pthread_mutex_unlock(&loader->lock);
 }
 
-/* --- making and ending --- */
+/* --- create and destroy --- */
 
 static lks_status choose_n_workers(const lks_loader *loader, const lks_loader_options *options, int *n_workers) {
     int wanted = options->n_workers, n_local = options->n_local_ranks;
     if (n_local < 0 || n_local > loader->sampler.n_ranks)
-        return lksi_error(LKS_ERR_ARGUMENT, "n_local_ranks %d of a world of %lld", n_local,
+        return lksi_error(LKS_ERR_ARGUMENT, "n_local_ranks %d is outside a world of %lld", n_local,
                           (long long)loader->sampler.n_ranks);
     if (wanted < -1 || wanted > MAX_WORKERS)
         return lksi_error(LKS_ERR_ARGUMENT, "n_workers %d is outside -1..%d", wanted, MAX_WORKERS);
@@ -252,9 +252,9 @@ static lks_status choose_n_workers(const lks_loader *loader, const lks_loader_op
     return LKS_OK;
 }
 
-/* Makes the first batch twice, the second time as in the middle of an epoch. To wake a worker takes 5 to 50 us of the
- * consumer (the most where an idle CPU is a virtual one), and a wake-up that is late holds up all ranks: mnist on two
- * of four CPUs took 232 us a step with workers, whose batches take 10 us, and 166 without. */
+/* Makes the first batch twice and times the second run, as in the middle of an epoch. Waking a worker costs the
+ * consumer 5 to 50 us (the most if an idle CPU is a virtual one), and a late wake-up delays all ranks: mnist on two of
+ * four CPUs took 232 us per step with workers, whose batches take 10 us, and 166 us without. */
 static bool is_worth_a_worker(lks_loader *loader) {
     enum { WORTH_NS = 50 * 1000 };
     build_order(loader, &loader->orders[0], 0);
@@ -287,7 +287,7 @@ static lks_status create_slot(const lks_loader *loader, slot *s, int64_t max_sha
     return s->features != NULL && s->labels != NULL && s->indices != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-/* Enough that workers are woken seldom; no more than an epoch has batches, which may be large ones. */
+/* Enough slots that workers are rarely woken. No more than an epoch has batches, because batches may be large. */
 static lks_status create_slots(lks_loader *loader, int n_workers) {
     int n_slots = n_workers == 0 ? 1 : 2 * n_workers + 6;
     if (n_slots > loader->n_steps + 1 && n_workers > 0) n_slots = (int)loader->n_steps + 1;
@@ -313,16 +313,15 @@ static lks_status start_workers(lks_loader *loader, int n_workers) {
     return LKS_OK;
 }
 
-/* A draw says in 16 bits how far an image is moved. */
+/* Samples as bytes store the displacement of an image in 16 bits. */
 static lks_status check_bytes(const lks_dataset *dataset, const lks_augment_options *augment) {
     LKS_TRY(lksi_dataset_check_bytes(dataset));
     if (augment->crop_padding <= INT16_MAX) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT,
-                      "a crop padding of %lld; samples that are given as bytes have one of %d at most",
+    return lksi_error(LKS_ERR_ARGUMENT, "crop_padding %lld; for samples that are given as bytes it must be at most %d",
                       (long long)augment->crop_padding, INT16_MAX);
 }
 
-/* What all ranks' loaders have in common. */
+/* Hashes what all ranks' loaders must have in common. */
 static uint64_t hash_source(const lks_loader *loader) {
     const lks_dataset *d = loader->dataset;
     const lksi_sampler *s = &loader->sampler;

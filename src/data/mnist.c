@@ -1,10 +1,10 @@
-/* MNIST and sets in its form (Fashion-MNIST, KMNIST): images and labels in two IDX files, ten classes. */
+/* MNIST and sets of the same format (Fashion-MNIST, KMNIST): images and labels in two IDX files, ten classes. */
 #include "data/data_internal.h"
 
 #include <string.h>
 
 enum { N_CLASSES = 10 };
-/* A limit on what a file may unpack to: far above any set of this form, far below what a hostile .gz can claim. */
+/* Limit on the decompressed size: far above any set of this format, far below what a hostile .gz can claim. */
 static const size_t MAX_FILE_NBYTES = (size_t)1 << 30;
 
 static lks_status check_sizes(const lksi_file *images, const lksi_idx *pixels, const lksi_file *labels,
@@ -37,7 +37,7 @@ lks_status lksi_mnist_parse(lks_dataset **dataset, const lksi_file *images, cons
     return LKS_OK;
 }
 
-/* DIRECTORY/NAME, or where that does not exist DIRECTORY/NAME.gz. On success the caller frees *data. */
+/* Reads DIRECTORY/NAME, or DIRECTORY/NAME.gz if that does not exist. The caller frees *data. */
 static lks_status read_either(const char *directory, const char *name, char path[LKSI_PATH_NBYTES], void **data,
                               size_t *nbytes) {
     LKS_TRY(lksi_path(path, "%s/%s.gz", directory, name));

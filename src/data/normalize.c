@@ -1,16 +1,16 @@
-/* Means and deviations of a data set's features, and reading them in these units. */
+/* Means and deviations of a data set's features, and normalisation by them. */
 #include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Of what features are away from `center`, the first of them: far from 0 a deviation would be lost in the rounding of
- * squares, and constants would have one. */
+/* Sums of the distances from `center`, the first feature. For features far from 0 the rounding of squares would
+ * otherwise hide the deviation, and constants would get one. */
 typedef struct sums {
     double center, sum, squares;
 } sums;
 
-/* Row by row: the long sums lose less. */
+/* Adds a whole row at once, because that loses less precision in the long sums. */
 static void add_row(sums *total, const float *row, size_t count) {
     double sum = 0, squares = 0;
     for (size_t j = 0; j < count; j++) {
@@ -25,10 +25,10 @@ static void add_row(sums *total, const float *row, size_t count) {
 static void finish(const sums *total, double n, double *mean, double *deviation) {
     double distance = total->sum / n, variance = total->squares / n - distance * distance;
     *mean = total->center + distance;
-    *deviation = sqrt(variance < 0 ? 0 : variance); /* NaN where a feature is */
+    *deviation = sqrt(variance < 0 ? 0 : variance); /* NaN if a feature is NaN */
 }
 
-/* Each sample in n_parts equal stretches, with sums of its own for each. */
+/* Cuts each sample into n_parts equal parts and computes separate moments for each. */
 static lks_status measure(const lks_dataset *dataset, int64_t n_parts, double *means, double *deviations) {
     if (dataset->count == 0) return lksi_error(LKS_ERR_ARGUMENT, "a data set without samples has no mean");
     size_t n_features = (size_t)dataset->n_features, part = n_features / (size_t)n_parts;
@@ -71,10 +71,11 @@ lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means
 static lks_status refuse_loaders(const lks_dataset *dataset) {
     int n_loaders = atomic_load(&dataset->n_loaders);
     if (n_loaders == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "a data set is normalised before its loaders are made: it has %d", n_loaders);
+    return lksi_error(LKS_ERR_STATE, "a data set must be normalised before its loaders are created; it has %d",
+                      n_loaders);
 }
 
-/* Mean and deviation are in the units that there were. */
+/* Combines a normalisation with the present one. Mean and deviation are in the present units. */
 static lksi_units units_within(const lksi_units *units, double mean, double deviation) {
     return (lksi_units){.scale = (float)((double)units->scale / deviation),
                         .shift = (float)(((double)units->shift - mean) / deviation),
@@ -86,7 +87,7 @@ static bool are_finite(const lksi_units *units) {
     return isfinite(units->scale) && isfinite(units->shift) && isfinite(units->mean) && isfinite(units->inverse);
 }
 
-/* All channels or none. `step`: from one channel's mean to the next one's; 0: all have the same. */
+/* Normalises all channels or none. `step` is the distance between the means of two channels. 0: all have the same. */
 static lks_status normalize(lks_dataset *dataset, const double *means, const double *deviations, int64_t step) {
     lksi_units units[LKSI_MAX_CHANNELS];
     const int64_t n_channels = dataset->image.n_channels;

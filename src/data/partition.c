@@ -1,9 +1,9 @@
-/* Cuts a data set into lists of samples by fractions. */
+/* Partitions a data set into lists of samples by fractions. */
 #include "data/data_internal.h"
 
 #include <string.h>
 
-/* Fractions such as 0.7 + 0.2 + 0.1 may add up to a little more than 1 in floating point. */
+/* Fractions such as 0.7 + 0.2 + 0.1 may sum to slightly more than 1 in floating point. */
 static const double ROUNDING = 1e-9;
 
 static lks_status check_fractions(const double *fractions, int n_parts) {
@@ -22,9 +22,10 @@ lks_status lks_partition(int64_t count, const double *fractions, int n_parts, ui
     LKS_TRY(lksi_check_given("partition", "fractions", fractions));
     LKS_TRY(lksi_check_given("partition", "n_indices", n_indices));
     if (count > 0) LKS_TRY(lksi_check_given("partition", "indices", indices));
-    if (count < 0) return lksi_error(LKS_ERR_ARGUMENT, "a partition of %lld samples", (long long)count);
+    if (count < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "a partition of %lld samples: the count is negative", (long long)count);
     if (part < 0 || part >= n_parts)
-        return lksi_error(LKS_ERR_ARGUMENT, "part %d of a partition into %d", part, n_parts);
+        return lksi_error(LKS_ERR_ARGUMENT, "part %d is outside a partition into %d", part, n_parts);
     LKS_TRY(check_fractions(fractions, n_parts));
     int64_t begin = 0, length = 0;
     for (int i = 0; i <= part; i++) {

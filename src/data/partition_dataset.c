@@ -1,4 +1,4 @@
-/* This rank's part of a data set, from its group. */
+/* The loader for this rank's part of a data set. */
 #include "data/data_internal.h"
 
 lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset, int64_t batch, uint64_t seed,

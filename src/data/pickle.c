@@ -1,9 +1,8 @@
-/* A reader for the pickles that Python 2's cPickle wrote for CIFAR-10 (protocol 2), and for no others.
+/* A parser for the pickles that Python 2's cPickle wrote for CIFAR-10 (protocol 2), and for no others.
  *
- * A pickle is a program for a stack machine; Python's own reader runs whatever it says, which is why a pickle from a
- * stranger is not safe to load there. This one knows the 25 instructions that those files are made of, three names,
- * and no way to call anything. Every limit below is far above what the files need, so that a hostile file cannot take
- * much memory; nothing recurses.
+ * A pickle is a program for a stack machine. Python's reader executes whatever it says, so it is not safe for pickles
+ * of unknown origin. This parser knows the 25 instructions of those files and three names, and cannot call anything.
+ * Every limit below is far above what the files need, so that a hostile file cannot take much memory. Nothing recurses.
  */
 #include "data/data_internal.h"
 
@@ -13,7 +12,7 @@ enum { MAX_ITEMS = 65536 }; /* on the stack, in the memo, in a list */
 
 typedef struct reader {
     const lksi_file *file;
-    size_t at, opcode_at; /* byte offsets: what is read next, and the instruction that is carried out */
+    size_t at, opcode_at; /* byte offsets of the next byte and of the current instruction */
     lksi_pickle *pickle;
     lksi_pickle_items stack, memo;
 } reader;
@@ -35,7 +34,7 @@ static lks_status take(reader *r, size_t nbytes, const uint8_t **bytes) {
     return LKS_OK;
 }
 
-/* Little-endian. */
+/* Takes a little-endian integer. */
 static lks_status take_integer(reader *r, size_t nbytes, uint32_t *value) {
     const uint8_t *bytes = NULL;
     LKS_TRY(take(r, nbytes, &bytes));
@@ -58,7 +57,7 @@ static lks_status push(reader *r, lksi_pickle_value value) { return push_to(r, &
 
 static lks_status pop(reader *r, lksi_pickle_kind kind, lksi_pickle_value *value) {
     if (r->stack.count == 0 || r->stack.items[r->stack.count - 1].kind != kind)
-        return fail(r, "what it works on is not there");
+        return fail(r, "its operands are missing");
     *value = r->stack.items[--r->stack.count];
     return LKS_OK;
 }
@@ -68,13 +67,13 @@ static lks_status push_container(reader *r, lksi_pickle_kind kind, const lksi_pi
     if (pickle->n_containers == LKSI_PICKLE_MAX_CONTAINERS) return fail(r, "more objects than a CIFAR-10 batch has");
     lksi_pickle_value value = {.kind = kind, .container = (uint32_t)pickle->n_containers++};
     for (size_t i = 0; i < count; i++) {
-        if (items[i].kind == LKSI_PICKLE_MARK) return fail(r, "what it works on is not there");
+        if (items[i].kind == LKSI_PICKLE_MARK) return fail(r, "its operands are missing");
         LKS_TRY(push_to(r, &pickle->containers[value.container], &items[i]));
     }
     return push(r, value);
 }
 
-/* The position of the topmost mark; the items above it are an instruction's operands. */
+/* Finds the topmost mark. The items above it are the operands of an instruction. */
 static lks_status find_mark(reader *r, size_t *mark) {
     for (size_t i = r->stack.count; i-- > 0;)
         if (r->stack.items[i].kind == LKSI_PICKLE_MARK) {
@@ -101,7 +100,7 @@ static lks_status push_dict(reader *r) { return push_container(r, LKSI_PICKLE_DI
 static lks_status push_integer(reader *r, size_t nbytes) {
     uint32_t value = 0;
     LKS_TRY(take_integer(r, nbytes, &value));
-    int64_t integer = nbytes == 4 ? (int64_t)(int32_t)value : (int64_t)value; /* only the long ones have a sign */
+    int64_t integer = nbytes == 4 ? (int64_t)(int32_t)value : (int64_t)value; /* only 4-byte integers are signed */
     return push(r, (lksi_pickle_value){.kind = LKSI_PICKLE_INTEGER, .integer = integer});
 }
 
@@ -121,7 +120,7 @@ static lks_status push_string(reader *r, size_t length_nbytes) {
 static lks_status push_short_string(reader *r) { return push_string(r, 1); }
 static lks_status push_long_string(reader *r) { return push_string(r, 4); }
 
-/* A module and a name in it, each with a newline after it, as text to show: cut where it is long. */
+/* Formats a module and a name, each terminated by a newline, for an error text. Long names are truncated. */
 static void format_name(const reader *r, char *text, size_t nbytes) {
     const uint8_t *bytes = (const uint8_t *)r->file->data;
     size_t used = 0;
@@ -149,14 +148,14 @@ static lks_status push_name(reader *r) {
     }
     char name[65], text[160];
     format_name(r, name, sizeof name);
-    snprintf(text, sizeof text, "the name is none that CIFAR-10's batches use: '%s'", name);
+    snprintf(text, sizeof text, "a name that CIFAR-10's batches do not use: '%s'", name);
     return fail(r, text);
 }
 
 static lks_status put(reader *r, size_t index_nbytes) {
     uint32_t index = 0;
     LKS_TRY(take_integer(r, index_nbytes, &index));
-    if (r->stack.count == 0) return fail(r, "nothing to remember");
+    if (r->stack.count == 0) return fail(r, "nothing to store in the memo");
     if (index >= MAX_ITEMS) return fail(r, "a memo larger than a CIFAR-10 batch has");
     LKS_TRY(lksi_grow((void **)&r->memo.items, &r->memo.capacity, (size_t)index + 1, sizeof *r->memo.items));
     for (; r->memo.count <= index; r->memo.count++)
@@ -172,7 +171,7 @@ static lks_status get(reader *r, size_t index_nbytes) {
     uint32_t index = 0;
     LKS_TRY(take_integer(r, index_nbytes, &index));
     if (index >= r->memo.count || r->memo.items[index].kind == LKSI_PICKLE_MARK)
-        return fail(r, "nothing is remembered there");
+        return fail(r, "the memo has no such entry");
     return push(r, r->memo.items[index]);
 }
 
@@ -180,7 +179,7 @@ static lks_status get1(reader *r) { return get(r, 1); }
 static lks_status get4(reader *r) { return get(r, 4); }
 
 static lks_status make_tuple_of(reader *r, size_t count) {
-    if (r->stack.count < count) return fail(r, "what it works on is not there");
+    if (r->stack.count < count) return fail(r, "its operands are missing");
     r->stack.count -= count;
     lksi_pickle_value items[3] = {{0}};
     memcpy(items, r->stack.items + r->stack.count, count * sizeof *items);
@@ -191,7 +190,7 @@ static lks_status make_tuple1(reader *r) { return make_tuple_of(r, 1); }
 static lks_status make_tuple2(reader *r) { return make_tuple_of(r, 2); }
 static lks_status make_tuple3(reader *r) { return make_tuple_of(r, 3); }
 
-/* The container is filled before it is pushed over the mark, so the items are still there. */
+/* push_container copies the items before it pushes the tuple over the mark. */
 static lks_status make_tuple(reader *r) {
     size_t mark = 0;
     LKS_TRY(find_mark(r, &mark));
@@ -202,13 +201,13 @@ static lks_status make_tuple(reader *r) {
     return LKS_OK;
 }
 
-/* Moves what is above the mark into the container under it. */
+/* Moves the items above the mark to the container below it. */
 static lks_status add_all(reader *r, lksi_pickle_kind kind) {
     size_t mark = 0;
     LKS_TRY(find_mark(r, &mark));
     size_t count = r->stack.count - mark - 1;
     if (mark == 0 || r->stack.items[mark - 1].kind != kind || (kind == LKSI_PICKLE_DICT && count % 2 != 0))
-        return fail(r, "what it works on is not there");
+        return fail(r, "its operands are missing");
     lksi_pickle_items *container = &r->pickle->containers[r->stack.items[mark - 1].container];
     for (size_t i = 0; i < count; i++) LKS_TRY(push_to(r, container, &r->stack.items[mark + 1 + i]));
     r->stack.count = mark;
@@ -218,14 +217,14 @@ static lks_status add_all(reader *r, lksi_pickle_kind kind) {
 static lks_status append_all(reader *r) { return add_all(r, LKSI_PICKLE_LIST); }
 static lks_status set_all(reader *r) { return add_all(r, LKSI_PICKLE_DICT); }
 
-/* "Call it with these": written down, not done. */
+/* Records a call with its arguments. Nothing is called. */
 static lks_status make_object(reader *r) {
     lksi_pickle_value parts[2];
     LKS_TRY(pop(r, LKSI_PICKLE_TUPLE, &parts[1]));
-    if (r->stack.count == 0) return fail(r, "what it works on is not there");
+    if (r->stack.count == 0) return fail(r, "its operands are missing");
     parts[0] = r->stack.items[--r->stack.count];
     if (parts[0].kind != LKSI_PICKLE_RECONSTRUCT && parts[0].kind != LKSI_PICKLE_DTYPE)
-        return fail(r, "it calls what is no function");
+        return fail(r, "it calls something that is not a function");
     return push_container(r, LKSI_PICKLE_OBJECT, parts, 2);
 }
 
@@ -233,7 +232,7 @@ static lks_status set_state(reader *r) {
     lksi_pickle_value state;
     LKS_TRY(pop(r, LKSI_PICKLE_TUPLE, &state));
     if (r->stack.count == 0 || r->stack.items[r->stack.count - 1].kind != LKSI_PICKLE_OBJECT)
-        return fail(r, "what it works on is not there");
+        return fail(r, "its operands are missing");
     lksi_pickle_items *object = &r->pickle->containers[r->stack.items[r->stack.count - 1].container];
     if (object->count != 2) return fail(r, "an object with two states");
     return push_to(r, object, &state);
@@ -274,11 +273,11 @@ static const instruction instructions[] = {
 static lks_status run(reader *r, uint8_t code) {
     for (size_t i = 0; i < sizeof instructions / sizeof instructions[0]; i++)
         if (instructions[i].code == code) return instructions[i].run(r);
-    return fail(r, "none that CIFAR-10's batches use");
+    return fail(r, "CIFAR-10's batches do not use it");
 }
 
 static lks_status finish(const reader *r) {
-    if (r->stack.count != 1) return fail(r, "the end, but not one object is left");
+    if (r->stack.count != 1) return fail(r, "the end, but the stack does not hold exactly one object");
     if (r->at != r->file->nbytes)
         return lksi_error(LKS_ERR_FORMAT, "%s: too long: %zu bytes after the pickle's end", r->file->path,
                           r->file->nbytes - r->at);

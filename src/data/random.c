@@ -1,5 +1,5 @@
-/* Random orders and normal numbers, all from Philox: a pure function of seed, stream and position, so that neither
- * threads nor ranks nor machines can change them. */
+/* Random orders and normal numbers from Philox. They are pure functions of seed, stream and position, so they are the
+ * same for any threads, ranks and machines. */
 #include "data/data_internal.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@ uint64_t lksi_data_stream(lksi_purpose purpose, int64_t detail) {
     return (uint64_t)(0xda7a0000u + (uint32_t)purpose) << 32 | (uint32_t)detail;
 }
 
-/* Fisher-Yates, from the end. */
+/* Fisher-Yates shuffle, from the end. */
 void lksi_shuffle(int64_t *items, int64_t count, uint64_t seed, uint64_t stream) {
     for (int64_t i = count - 1; i > 0; i--) {
         uint64_t other = lksi_random_below(seed, stream, (uint64_t)i, (uint64_t)i + 1);
@@ -19,9 +19,9 @@ void lksi_shuffle(int64_t *items, int64_t count, uint64_t seed, uint64_t stream)
     }
 }
 
-/* -2 log(u) for u = (word + 1) / 2^32. libm's log, sin and cos differ in their last bits from one version and CPU to
- * another; these use only +, -, *, / and are exact to 1e-12, so every machine makes the same data set.
- * log(m 2^e) = e log 2 + 2 atanh((m - 1) / (m + 1)), m between sqrt(1/2) and sqrt(2), atanh by its series. */
+/* Computes -2 log(u) for u = (word + 1) / 2^32. The last bits of libm's log, sin and cos differ between versions and
+ * CPUs. These functions use only +, -, *, / and are exact to 1e-12, so every machine makes the same data set. log(m
+ * 2^e) = e log 2 + 2 atanh((m - 1) / (m + 1)), m between sqrt(1/2) and sqrt(2), atanh by its series. */
 static double minus_2_log(uint32_t word) {
     double value = (double)word + 1.0; /* 2^32 u */
     uint64_t bits;
@@ -37,8 +37,8 @@ static double minus_2_log(uint32_t word) {
     return -2.0 * ((double)(exponent - 32) * 0.6931471805599453 + 2.0 * s * series);
 }
 
-/* Cosine and sine of a uniformly random angle: a quarter turn chosen by the word's upper two bits, and within it an
- * angle of -45 to 45 degrees, for which the Taylor series are short. */
+/* Cosine and sine of a uniformly random angle. The upper two bits of the word select a quarter turn. The others give an
+ * angle of -45 to 45 degrees within it, for which short Taylor series suffice. */
 static void random_direction(uint32_t word, double *cosine, double *sine) {
     double x = ((double)(word & 0x3fffffffu) * 0x1p-30 - 0.5) * 1.5707963267948966, t = x * x;
     double c = 1 - t / 2 * (1 - t / 12 * (1 - t / 30 * (1 - t / 56 * (1 - t / 90 * (1 - t / 132 * (1 - t / 182))))));
@@ -49,7 +49,7 @@ static void random_direction(uint32_t word, double *cosine, double *sine) {
     *sine = is_negated ? -b : b;
 }
 
-/* Box and Muller, 1958: two normal numbers from two uniform ones. */
+/* Two normal numbers from two uniform ones (Box and Muller, 1958). */
 static void normal_pair(const uint32_t words[2], float out[2]) {
     double radius = sqrt(minus_2_log(words[0])), cosine, sine;
     random_direction(words[1], &cosine, &sine);

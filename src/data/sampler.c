@@ -1,7 +1,7 @@
-/* Who gets which sample in which step.
+/* Which rank gets which samples in which step.
  *
- * An epoch has one order of samples, which depends on (seed, epoch) alone. A step takes the next `batch` of them and
- * cuts them among the ranks; so whatever the number of ranks is, a step works on the same samples.
+ * An epoch has one order of samples, which depends only on (seed, epoch). A step takes the next `batch` samples and
+ * divides them among the ranks. A step therefore works on the same samples for any number of ranks.
  *
  *     LKS_SHARD_BLOCKS, batch 7, 3 ranks      | 0 0 0 1 1 2 2 | 0 0 0 1 1 2 2 | ... | 0 0 1 2 |
  *     LKS_SHARD_BATCHES, batch 6, 3 ranks     | 0 0 1 1 2 2 | 0 0 1 1 2 2 | ... | 0 0 1 |
@@ -21,7 +21,7 @@ static lks_status check_indices(const int64_t *indices, int64_t n_indices, int64
 
 lks_status lksi_sampler_init(lksi_sampler *sampler, const lks_dataset *dataset, const lks_loader_options *options) {
     int n_ranks = options->n_ranks == 0 ? 1 : options->n_ranks;
-    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "a world of %d ranks", n_ranks);
+    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "n_ranks %d is negative", n_ranks);
     if (options->rank < 0 || options->rank >= n_ranks)
         return lksi_error(LKS_ERR_ARGUMENT, "rank %d is outside the world of %d", options->rank, n_ranks);
     if (options->batch < 1)
@@ -34,7 +34,7 @@ lks_status lksi_sampler_init(lksi_sampler *sampler, const lks_dataset *dataset, 
         return lksi_error(LKS_ERR_ARGUMENT, "shard mode %d is unknown", (int)options->shard);
     if (options->indices != NULL) LKS_TRY(check_indices(options->indices, options->n_indices, dataset->count));
     int64_t rank_batch = options->batch / n_ranks;
-    bool is_whole = options->shard == LKS_SHARD_BATCHES && options->grains == 0; /* a step is n batches, all as long */
+    bool is_whole = options->shard == LKS_SHARD_BATCHES && options->grains == 0; /* a step is n batches of equal size */
     *sampler = (lksi_sampler){
         .count = options->indices != NULL ? options->n_indices : dataset->count,
         .batch = is_whole ? rank_batch * n_ranks : options->batch,

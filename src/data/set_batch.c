@@ -1,9 +1,9 @@
-/* A batch's samples to a program that was made for as many. */
+/* Sets the inputs of a program to the samples of a batch of the same size. */
 #include "data/set_batch.h"
 #include "data/data_internal.h"
 #include "graph/graph.h"
 
-/* Batches that a user made may not tell. */
+/* sample_nbytes 0: a batch that a user made may leave it out. */
 static lks_status check_samples(const lks_node *features, const lks_batch *batch) {
     lks_type type = lks_node_type(features), given = batch->sample_type;
     if (batch->sample_nbytes == 0 || (batch->sample_nbytes == lksi_row_nbytes(features) && given == type))
@@ -43,7 +43,7 @@ lks_status lksi_program_give(lks_program *program, lks_node *features, lks_node 
     return lks_program_set_input(program, labels, labels_of(batch));
 }
 
-/* Also of the labels: inputs may be all alike. 0: not told. */
+/* Includes the labels, because inputs may be all alike. 0: unknown. */
 static uint64_t hash_samples(const lks_batch *batch) {
     size_t count = (size_t)batch->count, n_each = batch->n_targets > 0 ? (size_t)batch->n_targets : 1;
     if (batch->features == NULL || batch->sample_nbytes == 0 || labels_of(batch) == NULL) return 0;
@@ -51,7 +51,8 @@ static uint64_t hash_samples(const lks_batch *batch) {
     return lksi_hash_words(hash, labels_of(batch), count * n_each * sizeof(int32_t)); /* or floats, as long */
 }
 
-/* For the optimizer's first step. One batch is enough: of a loader's, the others go with it. */
+/* Notes the batch for the optimizer's first step. One batch is enough, because all batches of a loader match if one
+ * does. */
 static void note(lks_program *program, const lks_batch *batch) {
     lksi_batch_note *noted = lksi_program_batch_note(program);
     if (noted == NULL || noted->n_ranks > 0) return;
@@ -66,7 +67,7 @@ lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_n
     LKS_TRY(lksi_check_given("program_set_batch", "batch", batch));
     if (batch->count != lksi_program_batch(program))
         return lksi_error(LKS_ERR_ARGUMENT,
-                          "a batch of %lld samples for a program of %lld: make one of each size that comes",
+                          "a batch of %lld samples for a program of %lld: create one program per batch size",
                           (long long)batch->count, (long long)lksi_program_batch(program));
     LKS_TRY(lksi_program_give(program, features, labels, batch));
     note(program, batch);

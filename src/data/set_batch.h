@@ -1,13 +1,13 @@
-/* What a batch gives a program, for train/. */
+/* How train/ passes a batch to a program. */
 #ifndef LKSI_SET_BATCH_H
 #define LKSI_SET_BATCH_H
 
 #include <lockstep/data.h>
 
-/* lks_program_set_batch of a batch that is as large as the program. */
+/* lks_program_set_batch without checking the batch size and without noting the batch. */
 lks_status lksi_program_give(lks_program *program, lks_node *features, lks_node *labels, const lks_batch *batch);
 
-/* LKS_ERR_SHAPE where the input `labels` is not for samples with so many targets, of 0 for labels. */
+/* LKS_ERR_SHAPE: the input `labels` does not fit samples with `n_targets` targets. 0: the samples have labels. */
 lks_status lksi_check_targets(const lks_node *labels, int64_t n_targets);
 
 #endif

@@ -1,14 +1,14 @@
-/* Texts: three files cut into tokens over one vocabulary. */
+/* Texts: three files, split into tokens with a common vocabulary. */
 #include "data/data_internal.h"
 
 #include <errno.h>
 #include <string.h>
 
 enum { MAX_WORD_NBYTES = 4096 };
-/* A limit on what a file may unpack to; tokens give out at about the same size. */
+/* Limit on the decompressed size. The limit on the number of tokens is reached at about the same size. */
 static const size_t MAX_FILE_NBYTES = (size_t)1 << 34;
 
-/* A place in a file that is being cut. */
+/* State of the tokenizer. */
 typedef struct cutter {
     lks_text *text;
     lksi_tokens *tokens;
@@ -30,7 +30,7 @@ static lks_status add_token(cutter *c, const char *word, size_t nbytes) {
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f'; }
 
-/* The word that begins at c->next and ends where a blank, the line or the file does. */
+/* Takes the word at c->next, which ends at a blank, at the end of the line or of the file. */
 static lks_status take_word(cutter *c) {
     const char *begin = c->next;
     while (c->next < c->end && *c->next != '\n' && !is_blank(*c->next)) c->next++;
@@ -50,7 +50,7 @@ static lks_status take_character(cutter *c) {
     return LKS_OK;
 }
 
-/* One line, its end included, which a last line need not have. */
+/* Takes one line with its end, which the last line need not have. */
 static lks_status take_line(cutter *c) {
     bool is_words = c->text->level == LKS_TEXT_WORDS;
     while (c->next < c->end && *c->next != '\n') {
@@ -78,10 +78,10 @@ lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file
     return LKS_OK;
 }
 
-/* What is there and cannot be reached is told when it is read. */
+/* True for a file that exists but cannot be accessed. Reading it then reports the error. */
 static bool is_there(const char *path) { return lksi_file_exists(path) || errno != ENOENT; }
 
-/* DIRECTORY/ptb.NAME.txt, or where that does not exist DIRECTORY/NAME.txt. */
+/* Finds DIRECTORY/ptb.NAME.txt, or DIRECTORY/NAME.txt if that does not exist. */
 static lks_status find_file(const char *directory, const char *name, char path[LKSI_PATH_NBYTES]) {
     LKS_TRY(lksi_path(path, "%s/ptb.%s.txt", directory, name));
     if (is_there(path)) return LKS_OK;

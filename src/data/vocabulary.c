@@ -1,4 +1,4 @@
-/* Words and their numbers: a hash table over one array of letters, so that a word costs its bytes and little more. */
+/* Words and their numbers: a hash table over one array of letters, so that a word costs little more than its bytes. */
 #include "data/data_internal.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@ enum { FIRST_N_SLOTS = 1024 };
 
 static const char *word_of(const lksi_vocabulary *v, size_t number) { return v->letters + v->offsets[number]; }
 
-/* The slot that holds the word, or the empty one where it belongs. */
+/* Finds the slot that holds the word, or the empty slot for it. */
 static size_t find_slot(const lksi_vocabulary *v, const char *word, size_t nbytes) {
     size_t slot = (size_t)lksi_hash64(LKSI_HASH_START, word, nbytes) & (v->n_slots - 1);
     for (; v->slots[slot] != 0; slot = (slot + 1) & (v->n_slots - 1)) {

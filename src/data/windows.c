@@ -1,6 +1,6 @@
 /* Windows of a text for truncated backpropagation through time.
  *
- *     10 labels in 3 columns, T = 3; tokens t0 ... t10, label of input ti is t(i+1)
+ *     10 labels in 3 columns, T = 3; tokens t0 ... t10; the label of input ti is t(i+1); the labels are shown
  *
  *              step 0        step 1
  *     column 0 t1 t2 t3      t4  -  -       "-": label -1, input 0
@@ -12,17 +12,17 @@
 
 struct lks_windows {
     const int32_t *tokens;
-    int64_t n_labels;      /* of an epoch */
-    int64_t column_labels; /* of a column; the last ones may have fewer */
+    int64_t n_labels;      /* in an epoch */
+    int64_t column_labels; /* in a column; the last columns may have fewer */
     int64_t batch, n_steps_in_window;
-    lksi_share columns; /* this rank's */
+    lksi_share columns; /* of this rank */
     int64_t epoch, step;
     int32_t *inputs, *labels; /* (n,T) */
     uint64_t source_hash;
-    int rank, n_ranks; /* whose columns, of how many */
+    int rank, n_ranks; /* of the options */
 };
 
-/* How many labels column `column` has in the window of `step`. */
+/* Number of labels of column `column` in the window of `step`. */
 static int64_t count_labels(const lks_windows *w, int64_t column, int64_t step) {
     int64_t length = w->n_labels - column * w->column_labels;
     if (length > w->column_labels) length = w->column_labels;
@@ -32,7 +32,7 @@ static int64_t count_labels(const lks_windows *w, int64_t column, int64_t step) 
 
 static int64_t fill_column(lks_windows *w, int64_t column) {
     int64_t n = count_labels(w, column, w->step), steps = w->n_steps_in_window;
-    int64_t first = column * w->column_labels + w->step * steps; /* a token only where n > 0 */
+    int64_t first = column * w->column_labels + w->step * steps; /* a valid index only if n > 0 */
     int32_t *inputs = w->inputs + (column - w->columns.begin) * steps;
     int32_t *labels = w->labels + (column - w->columns.begin) * steps;
     for (int64_t i = 0; i < steps; i++) {
@@ -87,12 +87,12 @@ void lks_windows_rewind(lks_windows *windows) { lks_windows_seek(windows, 0, 0);
 
 static lks_status check_options(const lks_windows_options *options, int n_ranks, int64_t n_labels) {
     long long batch = (long long)options->batch;
-    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "a world of %d ranks", n_ranks);
+    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "n_ranks %d is negative", n_ranks);
     if (options->rank < 0 || options->rank >= n_ranks)
         return lksi_error(LKS_ERR_ARGUMENT, "rank %d is outside the world of %d", options->rank, n_ranks);
     if (options->n_steps < 1 || options->n_steps > INT32_MAX)
-        return lksi_error(LKS_ERR_ARGUMENT, "windows of %lld steps, 1..%d are possible", (long long)options->n_steps,
-                          INT32_MAX);
+        return lksi_error(LKS_ERR_ARGUMENT, "windows of %lld steps; the number must be in 1..%d",
+                          (long long)options->n_steps, INT32_MAX);
     if (batch < 1) return lksi_error(LKS_ERR_ARGUMENT, "a batch of %lld columns", batch);
     LKS_TRY(lksi_grains_check(options->grains, n_ranks));
     if (batch < n_ranks && options->grains == 0)

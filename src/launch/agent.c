@@ -1,3 +1,4 @@
+/* The agent: joins the head of a run and executes its messages on this host. */
 #include "launch/agent.h"
 
 #include "comm/bootstrap/build.h"
@@ -17,11 +18,11 @@ typedef struct agent {
     const lksi_run *run;
     lksi_link link;
     lksi_signals signals;
-    lksi_address local; /* this end of the link: where other hosts find this one */
+    lksi_address local; /* this end of the link: other hosts reach this one at its address */
     lksi_rank_environment environment;
     int generation;
     bool is_over;
-    int exit_status; /* of the run, once it is over */
+    int exit_status; /* of the run, valid once is_over is set */
 } agent;
 
 static void tell_user(const agent *a, const lksi_message *message) {
@@ -39,7 +40,7 @@ static void say(const agent *a, const char *text) {
 
 /* --- while ranks run here --- */
 
-/* The ranks have not been started by others: SIGNAL, STOP and FAILED concern those that run. */
+/* Handles a message while ranks run here. SIGNAL, STOP and FAILED apply to these ranks. */
 static void obey(agent *a, const lksi_message *message, lksi_orders *orders) {
     if (message->kind == LKSI_MESSAGE_FAILED || message->kind == LKSI_MESSAGE_NOTE ||
         message->kind == LKSI_MESSAGE_OVER)
@@ -71,8 +72,8 @@ static void send_signal(void *argument, int signal_number) {
     lksi_link_send(&a->link, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = signal_number});
 }
 
-/* Where more was written than fits into `nbytes`, its end, which says what went wrong: from the beginning of a line, if
- * one begins there. */
+/* If `lines` does not fit into `nbytes`, returns its end, which says what went wrong. It starts at the beginning of a
+ * line if the end contains one. */
 static const char *end_of(const char *lines, size_t nbytes) {
     const size_t length = strlen(lines);
     if (length < nbytes) return lines;
@@ -92,7 +93,7 @@ static void send_failure(void *argument, const lksi_failure *failure) {
     lksi_link_send(&a->link, &message);
 }
 
-/* --- between the head's words and the ranks --- */
+/* --- messages of the head --- */
 
 static void claim_port(agent *a, const lksi_message *message) {
     lksi_message answer = {.kind = LKSI_MESSAGE_PORT, .generation = message->generation};
@@ -102,7 +103,8 @@ static void claim_port(agent *a, const lksi_message *message) {
         snprintf(answer.text, sizeof answer.text, "%s", lks_error_text());
     else if (lksi_parse_i64(a->environment.master_port, 1, 65535, &port))
         snprintf(answer.address, sizeof answer.address, "%s", a->environment.master_address);
-    a->environment.job_key[0] = '\0'; /* ranks of all hosts need the same: LOCKSTEP_JOB_KEY, or on one machine none */
+    a->environment.job_key[0] =
+        '\0'; /* ranks on all hosts need the same key: LOCKSTEP_JOB_KEY, or on one machine none */
     answer.number = (int32_t)port;
     lksi_link_send(&a->link, &answer);
 }
@@ -117,7 +119,7 @@ static void run_ranks(agent *a, const lksi_message *start) {
     snprintf(a->environment.master_port, sizeof a->environment.master_port, "%d", (int)start->number);
     a->generation = job.generation = start->generation;
     job.first_rank = start->first_rank, job.n_ranks = start->n_ranks, job.world_size = start->world_size;
-    job.timeout_ms = 0; /* the head has an eye on it */
+    job.timeout_ms = 0; /* the head checks it */
     job.environment = &a->environment, job.signals = &a->signals, job.outside = &outside;
     job.report = send_failure, job.report_argument = a;
     lks_status status = lksi_supervise(&job, &end);
@@ -174,7 +176,7 @@ static lks_status join(agent *a) {
     return lksi_address_of_socket(connection, &a->local);
 }
 
-/* Until the run is over, or the head is lost. */
+/* Runs until the run is over or the head is lost. */
 static void serve(agent *a) {
     char text[256];
     while (!a->is_over && a->link.connection >= 0) {
@@ -184,7 +186,7 @@ static void serve(agent *a) {
         const int signal_number = lksi_signals_next_request(&a->signals);
         if (signal_number != 0) send_signal(a, signal_number);
         hear(a);
-        lksi_terminal_write(); /* what ranks have left */
+        lksi_terminal_write(); /* output that the ranks left behind */
         if (!a->is_over) lksi_link_tick(&a->link, a->run->heartbeat_timeout_ms);
     }
     if (a->is_over) return;
@@ -193,7 +195,7 @@ static void serve(agent *a) {
     say(a, text);
 }
 
-/* Why it did not join. */
+/* Writes why this node did not join. */
 static void describe_failure(const agent *a, char text[512]) {
     char name[16];
     if (a->exit_status > LKSI_EXIT_SIGNAL)
@@ -207,7 +209,7 @@ int lksi_agent_run(const lksi_run *run) {
     agent a = {
         .run = run, .link.connection = -1, .signals.descriptor = -1, .environment.listener = -1, .exit_status = 1};
     char text[512];
-    unsetenv("LOCKSTEP_GENERATION"); /* of a run that this one is a rank of: it would be part of the key */
+    unsetenv("LOCKSTEP_GENERATION"); /* set if this process is itself a rank of a run; it would change the key */
     lks_status status = lksi_signals_take(&a.signals, true);
     a.signals.is_over_hosts = true;
     if (status == LKS_OK) status = join(&a);
@@ -218,7 +220,7 @@ int lksi_agent_run(const lksi_run *run) {
         if (run->job.report != NULL)
             say(&a, text);
         else
-            lksi_log(LKS_LOG_ERROR, "%s", text); /* whoever has started this process reads it */
+            lksi_log(LKS_LOG_ERROR, "%s", text); /* read by the process that started this one */
     }
     lksi_link_close(&a.link);
     lksi_rank_environment_let_go(&a.environment);

@@ -1,5 +1,5 @@
-/* The orders of an agent that somebody else starts. They come over its standard input, so that the job's key is neither
- * in its command line nor in the environment that it begins with, and no shell on the way can take a word apart. */
+/* The orders for an agent that another process starts. They are sent over its standard input. The job's key is thus
+ * neither on its command line nor in its initial environment, and no shell in between can split a word. */
 #include "launch/agent.h"
 
 #include "comm/comm.h"
@@ -12,7 +12,8 @@
 
 enum { MAX_NBYTES = 4 << 20, TIMEOUT_MS = 60000 };
 
-/* Texts, each ended by a NUL: the magic, the numbers below, "set" NAME=value ..., "run" PROGRAM ARGUMENT ... */
+/* Format: NUL-terminated strings: the magic, the numbers below, address and log directory, "set" NAME=value ..., "run"
+ * PROGRAM ARGUMENT ... */
 static const char magic[] = "lockstep agent 1";
 
 typedef struct number {
@@ -92,7 +93,7 @@ lks_status lksi_agent_text_write(const lksi_run *run, const char *const *variabl
 
 /* --- reading --- */
 
-/* All until its end, at most MAX_NBYTES, in time. */
+/* Reads to the end, at most MAX_NBYTES, before the timeout. */
 static lks_status read_all(int descriptor, char **text, size_t *nbytes) {
     void *grown = NULL;
     size_t capacity = 0, n_done = 0;
@@ -102,12 +103,12 @@ static lks_status read_all(int descriptor, char **text, size_t *nbytes) {
         struct pollfd ready = {.fd = descriptor, .events = POLLIN};
         const int64_t left_ms = (deadline_ns - lksi_now_ns()) / LKSI_NS_PER_MS;
         if (left_ms <= 0 || (poll(&ready, 1, (int)left_ms) == 0))
-            status = lksi_error(LKS_ERR_TIMEOUT, "the agent was not told what to do in %d s", TIMEOUT_MS / 1000);
+            status = lksi_error(LKS_ERR_TIMEOUT, "the agent's orders did not arrive within %d s", TIMEOUT_MS / 1000);
         if (status == LKS_OK) status = lksi_grow(&grown, &capacity, n_done + 4096, 1);
         if (status != LKS_OK) break;
         n_read = read(descriptor, (char *)grown + n_done, 4096);
         if (n_read > 0) n_done += (size_t)n_read;
-        if (n_read < 0 && errno != EINTR) status = lksi_error_errno("the agent cannot read what to do");
+        if (n_read < 0 && errno != EINTR) status = lksi_error_errno("cannot read the agent's orders");
         if (n_done > MAX_NBYTES)
             status = lksi_error(LKS_ERR_FORMAT, "the agent's orders are over %d bytes", MAX_NBYTES);
     }
@@ -130,8 +131,7 @@ static char *next(reader *r) {
 }
 
 static lks_status garbled(void) {
-    return lksi_error(LKS_ERR_FORMAT,
-                      "the agent's orders make no sense: is the other side another version of lockstep?");
+    return lksi_error(LKS_ERR_FORMAT, "the agent's orders are invalid: is the other side another version of lockstep?");
 }
 
 static lks_status take_settings(reader *r, lksi_run *run) {
@@ -159,7 +159,7 @@ static lks_status take_variables(reader *r) {
         *value++ = '\0';
         setenv(variable, value, 1);
     }
-    return r->at < r->end ? LKS_OK : garbled(); /* "run", and what follows it */
+    return r->at < r->end ? LKS_OK : garbled(); /* the loop ended at "run", and the program must follow */
 }
 
 lks_status lksi_agent_text_read(int descriptor, lksi_run *run, char **text, char ***argv) {

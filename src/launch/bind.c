@@ -1,4 +1,4 @@
-/* One CPU per rank, where that is asked for. */
+/* Binding a rank to one CPU (--bind). */
 #define _GNU_SOURCE /* affinity */
 #include "launch/launch.h"
 

@@ -1,3 +1,4 @@
+/* Starts agents: as a child process here, or through a remote shell on another host. */
 #define _GNU_SOURCE /* memfd_create */
 #include "launch/child.h"
 
@@ -20,7 +21,7 @@ bool lksi_host_is_here(const char *name) {
 
 /* --- the command --- */
 
-/* Appends `text` so that a shell reads it as one word. False where it has no room. */
+/* Appends `text` quoted as one word for a shell. Returns false if there is no space. */
 static bool quote(char *command, const char *text) {
     size_t n = strlen(command);
     if (n + 4 * strlen(text) + 3 > COMMAND_NBYTES) return false;
@@ -38,10 +39,10 @@ static bool quote(char *command, const char *text) {
     return true;
 }
 
-/* The same program in the same directory: what the remote shell is asked to run. */
+/* Writes the command for the remote shell: the same program in the same directory. */
 static lks_status write_command(const char *self, char command[COMMAND_NBYTES]) {
     char directory[4096];
-    if (getcwd(directory, sizeof directory) == NULL) return lksi_error_errno("cannot tell the working directory");
+    if (getcwd(directory, sizeof directory) == NULL) return lksi_error_errno("cannot get the working directory");
     strcpy(command, "cd ");
     bool has_room = quote(command, directory);
     strcat(command, " && exec ");
@@ -68,7 +69,7 @@ static lks_status split_words(command *c) {
 static lks_status make_command(const lksi_child *child, const char *ssh, command *c) {
     *c = (command){.self = ""};
     const ssize_t length = readlink("/proc/self/exe", c->self, sizeof c->self - 1);
-    if (length < 0) return lksi_error_errno("cannot tell the path of this program");
+    if (length < 0) return lksi_error_errno("cannot get the path of this program");
     if (child->host == NULL) {
         c->words[0] = c->self, c->words[1] = "run", c->words[2] = "--agent";
         return LKS_OK;
@@ -85,7 +86,7 @@ static lks_status make_command(const lksi_child *child, const char *ssh, command
 
 /* --- the process --- */
 
-/* It has no terminal: keys pressed there are for the head, and a remote shell must not ask for a password. */
+/* The child has no terminal: keys pressed there are for the head, and a remote shell must not ask for a password. */
 static _Noreturn void be_child(const lksi_child *child, const command *c, int orders, pid_t head,
                                const lksi_signals *signals) {
     setsid();
@@ -93,14 +94,14 @@ static _Noreturn void be_child(const lksi_child *child, const command *c, int or
     dup2(orders, STDIN_FILENO);
     lksi_output_connect(child->output, 0);
     lksi_signals_restore_in_child(signals);
-    unsetenv("LOCKSTEP_JOB_KEY"); /* it comes with the orders */
+    unsetenv("LOCKSTEP_JOB_KEY"); /* the key comes with the orders */
     execvp(c->words[0], (char *const *)(uintptr_t)c->words);
     fprintf(stderr, "cannot start '%s': %s\n", c->words[0], strerror(errno));
     fflush(stderr);
     _exit(LKSI_EXIT_NOT_FOUND);
 }
 
-/* A file in memory: it is all there whether the other side reads it or not. */
+/* Uses a file in memory rather than a pipe, so that writing never waits for the reader. */
 static lks_status open_orders(const char *text, size_t nbytes, int *orders) {
     int made = memfd_create("lockstep-agent", MFD_CLOEXEC);
     if (made < 0) return lksi_error_errno("cannot make a file for an agent's orders");
@@ -168,8 +169,8 @@ bool lksi_child_reap(lksi_child *child) {
 
 void lksi_child_end(lksi_child *child) {
     if (child->pid != 0) {
-        kill(-child->pid, SIGKILL); /* a wrapper of the remote shell, and that */
-        kill(child->pid, SIGKILL);  /* which leads no group yet, if it has only just begun */
+        kill(-child->pid, SIGKILL); /* its process group: a wrapper script and the remote shell */
+        kill(child->pid, SIGKILL);  /* before its setsid it does not lead a group yet */
         while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR) continue;
     }
     lksi_output_destroy(child->output);

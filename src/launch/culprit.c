@@ -1,11 +1,10 @@
-/* Which of several failed ranks failed first.
+/* Finds the rank that failed first.
  *
- * A rank's connections close while it is still on its way out, before the kernel tells its parent. The others can
- * notice, fail and end sooner than that, so the order in which children are reaped is not the order in which they
- * failed. Two things help: a rank announces its end to the launcher before anything of it closes, with a queued signal,
- * which comes in order; and whoever fails because of a killed rank, that rank is at least exiting by then, so the
- * launcher waits a moment for it to become a zombie and takes the one that was killed for the cause.
- */
+ * A rank's connections close while it exits, before the kernel tells its parent. Other ranks can notice this, fail and
+ * exit earlier, so the order in which children are reaped is not the order in which they failed. Two measures help. A
+ * rank announces its end to the launcher before anything of it closes, with a queued signal; queued signals arrive in
+ * order. And when a rank fails because another one was killed, the killed rank is already exiting. The launcher
+ * therefore waits briefly until such a rank is a zombie, and treats a killed rank as the cause. */
 #define _GNU_SOURCE /* sigqueue */
 #include "launch/launch_internal.h"
 
@@ -15,7 +14,7 @@
 void lksi_announce(lksi_announcement announcement) {
     const char *text = getenv("LOCKSTEP_LAUNCHER_PID");
     int64_t launcher;
-    /* Anybody else, a shell between us and the launcher for example, would be killed by the signal. */
+    /* Any other process, such as a shell between this one and the launcher, would be killed by the signal. */
     if (text == NULL || !lksi_parse_i64(text, 1, INT32_MAX, &launcher) || launcher != getppid()) return;
     (void)sigqueue((pid_t)launcher, LKSI_SIGNAL_ANNOUNCED, (union sigval){.sival_int = (int)announcement});
 }
@@ -27,7 +26,7 @@ bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes)
     return false;
 }
 
-/* Killed before exited, announced before silent, then by the announcement, or by when it was reaped. */
+/* Order: killed before exited, announced before unannounced, then by the announcement or by the order of reaping. */
 static bool failed_before(const lksi_process *a, const lksi_process *b) {
     const bool a_was_killed = a->end.si_code != CLD_EXITED, b_was_killed = b->end.si_code != CLD_EXITED;
     if (a_was_killed != b_was_killed) return a_was_killed;
@@ -38,7 +37,7 @@ static bool failed_before(const lksi_process *a, const lksi_process *b) {
     return a->n_reaped < b->n_reaped;
 }
 
-/* A thread that calls _exit(0) ends ranks that have not succeeded. */
+/* Status 0 is a failure if a thread called _exit(0) while rank threads had not finished. */
 static bool has_failed(const lksi_process *process) {
     const bool has_exited_well = process->end.si_code == CLD_EXITED && process->end.si_status == 0;
     return process->n_reaped != 0 && (!has_exited_well || process->has_rank_threads);

@@ -1,4 +1,4 @@
-/* The environment of a rank: the variables that torchrun's users know, and the key of the job. */
+/* The environment of a rank: the variables that torchrun also sets, and the key of the job. */
 #define _GNU_SOURCE /* SOCK_CLOEXEC */
 #include "launch/launch_internal.h"
 
@@ -8,8 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* -1 with errno set. Port 0: of the system's choice. Bound with SO_REUSEADDR and not listening, it keeps the port from
- * everyone who asks the system for a free one, and still lets a rank that binds by number listen there. */
+/* Returns -1 with errno set on failure. Port 0: the system chooses one. The socket has SO_REUSEADDR and does not
+ * listen. The system thus gives its port to nobody who asks for a free one, but a rank that binds by number can listen
+ * there. */
 static int bind_port(const lksi_address *address) {
     int one = 1, bound = socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (bound < 0) return -1;
@@ -22,8 +23,9 @@ static int bind_port(const lksi_address *address) {
     return -1;
 }
 
-/* A number that nobody else on this machine gets while we or rank 0 hold the socket. It is bound twice: only a socket
- * that was bound by number keeps its port when it listens no more, as rank 0's does after a rendezvous. */
+/* Claims a port that no other process on this machine gets while this process or rank 0 holds the socket. It is bound
+ * twice: only a socket that was bound by number keeps its port after it stops listening, as rank 0's does after the
+ * rendezvous. */
 static lks_status claim_port(lksi_rank_environment *environment, lksi_address at) {
     lksi_address bound;
     lksi_address_set_port(&at, 0);
@@ -58,7 +60,8 @@ static void set_number(const char *name, int64_t value) {
     setenv(name, text, 1);
 }
 
-/* To rank 0 alone, which serves the port; whatever another launcher handed to us is not for our ranks. */
+/* Only rank 0 gets the listener, because it serves the port. A listener from another launcher is not for these ranks.
+ */
 static void hand_listener_over(const lksi_rank_environment *environment, const lksi_job *job, int index) {
     unsetenv("LOCKSTEP_LISTENER_FD");
     if (environment->listener < 0 || index != 0 || job->as_threads || fcntl(environment->listener, F_SETFD, 0) != 0)
@@ -89,11 +92,12 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
     setenv("LOCKSTEP_JOB_KEY", environment->job_key, 0);
     setenv("LOCKSTEP_LINE_BUFFERED", "1", 0);
     if (job->prefix)
-        setenv("LOCKSTEP_PREFIX", "1", 1); /* its lines on stderr need not name the rank */
+        setenv("LOCKSTEP_PREFIX", "1", 1); /* its messages on stderr then omit the rank */
     else
         unsetenv("LOCKSTEP_PREFIX");
-    setenv("OMP_NUM_THREADS", "1", 0); /* n ranks with a team per CPU each would stand in each other's way */
-    /* Restartable sequences cost a tenth of every switch from one rank to another (1.2 us, one in each small call). */
+    setenv("OMP_NUM_THREADS", "1", 0); /* n ranks with one thread per CPU each would oversubscribe the CPUs */
+    /* With more ranks than CPUs, restartable sequences cost a tenth of every switch between ranks (1.2 us, and every
+     * small call has one). */
     if (job->n_ranks > lksi_cpu_count()) setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0", 0);
 }
 

@@ -1,9 +1,9 @@
-/* One generation of ranks after the other, on this machine. */
+/* Runs generations of ranks one after the other on this machine. */
 #include "launch/launch_internal.h"
 
 #include <signal.h>
 
-/* By the convention of shells and of our own programs: a wrong command line; and nobody reads the output any more. */
+/* Exit statuses that a restart would only repeat: a wrong command line (2 by convention), and a closed output pipe. */
 enum { EXIT_USAGE = 2, EXIT_UNREAD = LKSI_EXIT_SIGNAL + SIGPIPE };
 
 bool lksi_end_is_worth_a_restart(lks_status status, const lksi_end *end) {
@@ -22,10 +22,10 @@ static void say(const lksi_job *job, int generation, int n_left) {
 lks_status lksi_supervise_generations(const lksi_job *job, int max_restarts, lksi_end *end) {
     lksi_signals signals = {.descriptor = -1};
     lksi_job current = *job;
-    current.began_ns = lksi_now_ns(); /* the timeout is that of all generations */
+    current.began_ns = lksi_now_ns(); /* the timeout covers all generations */
     if (max_restarts == 0) return lksi_supervise(job, end);
     *end = (lksi_end){.exit_status = 1};
-    /* For the whole run: one that comes between two generations ends the next. */
+    /* Taken for the whole run: a signal that arrives between two generations ends the next one. */
     LKS_TRY(lksi_signals_take(&signals, job->argv != NULL));
     current.signals = &signals;
     lks_status status;

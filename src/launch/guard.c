@@ -1,10 +1,9 @@
-/* A small process that outlives a killed launcher.
+/* The guard: a small process that outlives a killed launcher.
  *
- * The kernel kills the ranks when their launcher dies (PR_SET_PDEATHSIG), but not what the ranks have started. The
- * guard holds one end of a socket; when the other end is closed by the launcher's death, it kills the process groups
- * that were entered and not forgotten. After an orderly end there are none left, and it just goes. It is there before
- * the first rank, and each rank enters its group itself before it runs anything, so that there is no moment in between.
- */
+ * The kernel kills the ranks when their launcher dies (PR_SET_PDEATHSIG), but not the processes that the ranks have
+ * started. The guard holds one end of a socket. When the launcher's death closes the other end, the guard kills the
+ * process groups that were entered and not forgotten. After a normal end none are left, and it exits. It is started
+ * before the first rank, and each rank enters its own group before it runs anything, so there is no gap. */
 #define _GNU_SOURCE /* syscall, SOCK_CLOEXEC */
 #include "launch/launch_internal.h"
 
@@ -17,11 +16,11 @@
 
 typedef struct message {
     int index;
-    pid_t pid; /* 0: forget this one */
+    pid_t pid; /* 0: forget the entry */
 } message;
 
-/* Keeps `kept`, as descriptor 0. The guard must not hold the launcher's output open: a reader would wait for its end.
- */
+/* Keeps only `kept`, as descriptor 0. The guard must not hold the launcher's output open, because a reader would wait
+ * for its end. */
 static void close_all_but(int kept) {
     dup2(kept, 0);
 #ifdef SYS_close_range
@@ -30,9 +29,9 @@ static void close_all_but(int kept) {
     for (int descriptor = 1; descriptor < 4096; descriptor++) close(descriptor);
 }
 
-/* `processes` is the guard's own copy since the fork. */
+/* `processes` is the guard's own copy after the fork. */
 static _Noreturn void keep_guard(int descriptor, lksi_process *processes, int n_processes) {
-    setsid(); /* SIGINT from the terminal is for the launcher; the launcher's mask, inherited, blocks the rest */
+    setsid(); /* SIGINT from the terminal is for the launcher; the inherited signal mask blocks the rest */
     prctl(PR_SET_NAME, "lockstep-guard");
     close_all_but(descriptor);
     for (;;) {
@@ -49,7 +48,7 @@ static _Noreturn void keep_guard(int descriptor, lksi_process *processes, int n_
 
 lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes) {
     int ends[2];
-    /* SEQPACKET: a message is whole or is not there. */
+    /* SEQPACKET preserves message boundaries: a message arrives complete or not at all. */
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
         return lksi_error_errno("cannot make a socket for the guard process");
     pid_t pid = fork();
@@ -68,7 +67,7 @@ lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_pr
     return LKS_OK;
 }
 
-/* It fails only if somebody killed the guard; the job goes on without. */
+/* Sending fails only if the guard was killed. The job then continues without it. */
 static void tell(const lksi_guard *guard, message told) {
     ssize_t n_sent = send(guard->descriptor, &told, sizeof told, MSG_NOSIGNAL);
     (void)n_sent;
@@ -79,6 +78,6 @@ void lksi_guard_forget(const lksi_guard *guard, int index) { tell(guard, (messag
 
 void lksi_guard_stop(lksi_guard *guard) {
     close(guard->descriptor);
-    kill(guard->pid, SIGKILL); /* its work is done; one that was stopped would never end by itself */
+    kill(guard->pid, SIGKILL); /* it has nothing left to do, and would never exit if it was stopped */
     while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR) continue;
 }

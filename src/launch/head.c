@@ -1,4 +1,4 @@
-/* The head's one poll: signals, hosts that knock, agents, and what the processes write that were started from here. */
+/* The head's event loop: one poll for signals, joining hosts, agents, and the output of processes started here. */
 #include "launch/head.h"
 
 #include "launch/head_internal.h"
@@ -24,7 +24,7 @@ static void hear_node(lksi_head *head, lksi_node *node) {
     if (node->link.connection < 0) lksi_head_lose(head, node, node->link.loss);
 }
 
-/* The host of rank 0 has as long to claim a port as hosts have to join. */
+/* The host of rank 0 must claim a port within the join timeout. */
 static void look_after_port(lksi_head *head) {
     const int64_t now = lksi_now_ns();
     if (head->phase == LKSI_PREPARING && now < head->port_until_ns) return;
@@ -36,7 +36,7 @@ static void look_after_port(lksi_head *head) {
     head->port_until_ns = now + head->run->join_timeout_ms * LKSI_NS_PER_MS;
 }
 
-/* The last line of `text` that has anything in it, and its length. */
+/* Returns the last non-empty line of `text` and its length. */
 static const char *last_line_of(const char *text, int *length) {
     size_t end = strlen(text);
     while (end > 0 && text[end - 1] == '\n') end--;
@@ -46,7 +46,7 @@ static const char *last_line_of(const char *text, int *length) {
     return text + begin;
 }
 
-/* One that ends before it has joined has said why: its last line goes into ours. */
+/* A child that ends before its agent has joined usually said why. Its last line becomes part of the error. */
 static void look_after_child(lksi_head *head, lksi_node *node) {
     char text[512];
     int length;
@@ -77,7 +77,7 @@ static void wait_and_take(lksi_head *head) {
         lksi_child_take_output(&head->nodes[i].child, &polled[3 + i * (1 + LKSI_CHILD_N_POLLED)]);
 }
 
-/* Hosts that are not there yet need a descriptor each. */
+/* Ends the run if there are too few descriptors for the hosts that have not joined yet. */
 static void look_after_descriptors(lksi_head *head) {
     if (head->phase == LKSI_GATHERING && head->generation == 0 && lksi_acceptor_check(head->acceptor) != LKS_OK)
         lksi_head_end(head, 1, lks_error_text());
@@ -97,7 +97,7 @@ static void step(lksi_head *head) {
     if (head->phase != LKSI_OVER) lksi_head_tick(head);
 }
 
-/* One that has not joined has nothing to end. */
+/* An agent that has not joined has nothing to finish. */
 static bool is_any_agent_left(const lksi_head *head) {
     for (int i = 0; i < head->n_nodes; i++) {
         const lksi_node *node = &head->nodes[i];
@@ -106,8 +106,8 @@ static bool is_any_agent_left(const lksi_head *head) {
     return false;
 }
 
-/* They end once we have taken what their ranks have written. The time for which a reader keeps us from it is not
- * theirs, but who was told to end does not wait for readers. */
+/* Agents end once the head has taken the output of their ranks. Time in which a reader of that output blocks the head
+ * does not count against them. After a signal it does count. */
 static void wait_for_agents(lksi_head *head) {
     while (is_any_agent_left(head) && lksi_now_ns() < head->end_until_ns) {
         const int64_t began_ns = lksi_now_ns();
@@ -117,7 +117,7 @@ static void wait_for_agents(lksi_head *head) {
 }
 
 static lks_status prepare(lksi_head *head) {
-    LKS_TRY(lksi_head_nodes_create(head)); /* first: while it waits for a pipe, Ctrl-C ends this process */
+    LKS_TRY(lksi_head_nodes_create(head)); /* before the signals are taken: Ctrl-C must work while it reads a pipe */
     LKS_TRY(lksi_signals_take(&head->signals, true));
     head->signals.is_over_hosts = true;
     LKS_TRY(lksi_head_listen(head));
@@ -135,7 +135,7 @@ static void clean_up(lksi_head *head) {
 
 int lksi_head_run(const lksi_run *run) {
     lksi_head head = {.run = run, .listener = -1, .signals.descriptor = -1, .exit_status = 1};
-    unsetenv("LOCKSTEP_GENERATION"); /* of a run that this one is a rank of: it would be part of the key */
+    unsetenv("LOCKSTEP_GENERATION"); /* set if this process is itself a rank of a run; it would change the key */
     if (prepare(&head) == LKS_OK) {
         const int64_t now = lksi_now_ns();
         head.gather_until_ns = now + run->join_timeout_ms * LKSI_NS_PER_MS;

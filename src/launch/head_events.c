@@ -1,4 +1,4 @@
-/* What happens to the generations of a run over hosts, and what follows from it. Nothing here waits. */
+/* The state machine of a run over hosts: events and their consequences. Nothing here blocks. */
 #include "launch/head_internal.h"
 #include "launch/plan.h"
 
@@ -8,14 +8,14 @@
 #include <string.h>
 
 enum {
-    SETTLE_MS = 300,   /* a killed rank may be told of later than those that fail because of it */
-    END_MS = 12000,    /* beyond the grace: SIGTERM, SIGKILL, and a host that is slow */
-    CUT_OFF_MS = 4000, /* a host that is cut off notices up to a heartbeat later; SIGTERM, SIGKILL */
+    SETTLE_MS = 300,   /* a killed rank may be reported later than ranks that fail because of it */
+    END_MS = 12000,    /* in addition to the grace: for SIGTERM, SIGKILL and a slow host */
+    CUT_OFF_MS = 4000, /* a host that is cut off notices up to one heartbeat later; then SIGTERM, SIGKILL */
 };
 
 static int64_t ns_from_now(int64_t duration_ms) { return lksi_now_ns() + duration_ms * LKSI_NS_PER_MS; }
 
-/* --- saying --- */
+/* --- messages --- */
 
 static void send_all(lksi_head *head, const lksi_message *message) {
     for (int i = 0; i < head->n_nodes; i++) lksi_link_send(&head->nodes[i].link, message);
@@ -27,7 +27,7 @@ static void report(const lksi_head *head, const lksi_message *message) {
     if (head->run->job.report != NULL) head->run->job.report(head->run->job.report_argument, &failure);
 }
 
-/* Here, and on the hosts whose users have started them there. */
+/* Informs the user here, and on the hosts where a user started the agent. */
 static void tell(lksi_head *head, lksi_message *message) {
     if (message->text[0] != '\0') report(head, message);
     send_all(head, message);
@@ -49,7 +49,7 @@ void lksi_head_end(lksi_head *head, int exit_status, const char *text) {
     tell(head, &message);
 }
 
-/* --- beginning a generation --- */
+/* --- start of a generation --- */
 
 static bool is_here(const lksi_node *node) { return node->link.connection >= 0; }
 
@@ -61,17 +61,15 @@ static int size_of_next(const lksi_head *head) {
     return lksi_plan_size(n_slots, head->n_wanted, n_min, head->run->job.grains);
 }
 
-/* Where rank 0 was last, if that host is still here: it has written the checkpoints, maybe where no other host sees
- * them.
- */
+/* Keeps rank 0 on its last host if that is still connected: the checkpoints that it wrote may be visible only there. */
 static int host_to_begin_with(const lksi_head *head) {
     for (int i = 0; i < head->n_nodes; i++)
         if (is_here(&head->nodes[i]) && head->nodes[i].n_ranks > 0 && head->nodes[i].first_rank == 0) return i;
     return 0;
 }
 
-/* Fills in the nodes' ranks, so that each host's are neighbours and as few hosts as possible take part; the one of
- * rank 0. */
+/* Assigns ranks to the nodes. The ranks of a host are consecutive, and as few hosts as possible take part. Returns the
+ * node of rank 0. */
 static lksi_node *place_ranks(lksi_head *head, int size) {
     lksi_node *first = NULL;
     const int begin = host_to_begin_with(head);
@@ -100,7 +98,7 @@ static void prepare(lksi_head *head, int size) {
     lksi_link_send(&first->link, &(lksi_message){.kind = LKSI_MESSAGE_PREPARE, .generation = head->generation});
 }
 
-/* The hosts that are not there: "node 1, node 3". */
+/* Lists the hosts that are not connected: "node 1, node 3". */
 static void list_missing(const lksi_head *head, char text[256]) {
     text[0] = '\0';
     for (int i = 0; i < head->n_nodes; i++) {
@@ -119,8 +117,9 @@ static void give_up_gathering(lksi_head *head) {
     lksi_head_end(head, head->generation > 0 ? head->failed_status : 1, text);
 }
 
-/* The first generation needs every host; a later one waits for those that have just been started again, and no longer,
- * and for the end of ranks that nobody can see: they may hold what the next ones need, as rank 0 its checkpoints. */
+/* The first generation needs every host. A later one waits only for hosts whose agents have just been restarted, and
+ * until ranks on a host that was cut off must have ended: they may hold what the next ones need, such as the
+ * checkpoints of rank 0. */
 static bool may_begin(const lksi_head *head) {
     const int64_t now = lksi_now_ns();
     for (int i = 0; i < head->n_nodes; i++) {
@@ -132,7 +131,8 @@ static bool may_begin(const lksi_head *head) {
     return true;
 }
 
-/* Of all slots, or of those that were asked for, as many as the grains allow; the others' are spare from the start. */
+/* Decides the number of ranks: all slots, or the number that was requested, reduced to what the grains allow. The other
+ * slots remain spare. */
 static void decide_wanted(lksi_head *head) {
     char text[128];
     int n_slots = head->n_wanted;
@@ -171,9 +171,9 @@ static void start(lksi_head *head, const lksi_message *port) {
     }
 }
 
-/* --- a generation that fails --- */
+/* --- failure of a generation --- */
 
-/* The first failure counts, but one that was killed is the cause of those that exit at the same time. */
+/* Keeps the first failure. A killed rank replaces an exited one, because it is the cause of exits at the same time. */
 static void fail(lksi_head *head, const lksi_message *failure) {
     if (head->is_settled || (head->has_failed && (head->failed_by_signal || !failure->is_killed))) return;
     if (!head->has_failed) head->settle_at_ns = ns_from_now(failure->is_killed ? 0 : SETTLE_MS);
@@ -187,7 +187,7 @@ static void fail(lksi_head *head, const lksi_message *failure) {
     if (head->end_until_ns == 0) head->end_until_ns = ns_from_now(lksi_grace_ms(&head->run->job) + END_MS);
 }
 
-/* Ranks that fail with SIGTERM's status while the run grows do what they are asked to, as those do that end well. */
+/* While the run grows, ranks that end by SIGTERM do what they were asked to, as do ranks that end with status 0. */
 static bool is_expected(const lksi_head *head) { return head->is_growing && head->failed_status == 128 + 15; }
 
 static void settle(lksi_head *head) {
@@ -200,7 +200,7 @@ static void settle(lksi_head *head) {
     tell(head, &message);
 }
 
-/* --- what follows a generation --- */
+/* --- end of a generation --- */
 
 static void gather_next(lksi_head *head) {
     char missing[256], text[320];
@@ -231,7 +231,7 @@ static void decide(lksi_head *head) {
     else if (head->signal != 0)
         lksi_head_end(head, exit_status, "");
     else if (head->is_growing && (!head->has_failed || is_expected(head)))
-        gather_next(head); /* also where all had finished just then, which the next finds out at once */
+        gather_next(head); /* also if all ranks had just finished: the next generation finds that out at once */
     else if (!head->has_failed)
         lksi_head_end(head, exit_status, "");
     else if (is_verdict(exit_status) || head->n_restarts == head->run->max_restarts)
@@ -255,11 +255,11 @@ static void decide_if_ended(lksi_head *head) {
     decide(head);
 }
 
-/* --- what comes from outside --- */
+/* --- external events --- */
 
 void lksi_head_hear(lksi_head *head, lksi_node *node, const lksi_message *message) {
     if (message->kind == LKSI_MESSAGE_SIGNAL) lksi_head_signal(head, message->number, node);
-    if (message->generation != head->generation) return; /* of one that is over */
+    if (message->generation != head->generation) return; /* of an earlier generation */
     if (message->kind == LKSI_MESSAGE_FAILED) fail(head, message);
     if (message->kind == LKSI_MESSAGE_ENDED) node->is_running = false;
     if (message->kind != LKSI_MESSAGE_PORT || head->phase != LKSI_PREPARING) return;
@@ -286,13 +286,13 @@ void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
         else
             snprintf(lost.text + used, sizeof lost.text - used, " (ranks %d to %d)", node->first_rank, last_rank);
         fail(head, &lost);
-        if (is_prepared) head->phase = LKSI_ENDING; /* as if its ranks had begun */
+        if (is_prepared) head->phase = LKSI_ENDING; /* handled as if its ranks had started */
     } else if (head->phase != LKSI_OVER) {
         note(head, lost.text);
     }
 }
 
-/* Whether the same user has asked before. That those of several hosts ask is one request. */
+/* Whether the same user asks for the second time. Requests of users on several hosts count as one. */
 static bool is_asked_twice(int64_t *asked_ns) {
     const int64_t now = lksi_now_ns();
     if (*asked_ns == 0) *asked_ns = now;
@@ -304,7 +304,7 @@ void lksi_head_signal(lksi_head *head, int signal_number, lksi_node *from) {
     const lksi_message message = {.kind = LKSI_MESSAGE_SIGNAL, .number = signal_number};
     const bool is_second = is_asked_twice(from != NULL ? &from->asked_ns : &head->asked_ns);
     const bool is_forwarded = head->signal != 0 || head->is_growing;
-    if (head->phase == LKSI_OVER) { /* some host is awaited, to be told */
+    if (head->phase == LKSI_OVER) { /* the head is only waiting for agents to end */
         if (is_second || (from == NULL && head->signal == 0)) head->end_until_ns = 0;
         return;
     }
@@ -325,9 +325,9 @@ void lksi_head_signal(lksi_head *head, int signal_number, lksi_node *from) {
         if (&head->nodes[i] != from) lksi_link_send(&head->nodes[i].link, &message);
 }
 
-/* --- what time brings --- */
+/* --- timers --- */
 
-/* A host has come back, or its slots are enough for a larger size now. */
+/* Ends the generation for a larger one if a host has come back or the slots now allow a larger size. */
 static void grow_if_possible(lksi_head *head) {
     if (head->phase != LKSI_RUNNING || head->signal != 0 || head->is_growing) return;
     const int size = size_of_next(head);
@@ -341,7 +341,7 @@ static void grow_if_possible(lksi_head *head) {
     send_all(head, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = SIGTERM});
 }
 
-/* A host that was lost may be there again. One that takes long to log in to is not called twice. */
+/* Tries again to start the agents of lost hosts. It does not start a second attempt while a slow login is pending. */
 static void retry_lost_hosts(lksi_head *head) {
     if ((head->phase != LKSI_RUNNING && head->phase != LKSI_GATHERING) || head->signal != 0) return;
     for (int i = 0; i < head->n_nodes; i++) {

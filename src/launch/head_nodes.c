@@ -1,4 +1,4 @@
-/* The hosts of a run as its head sees them: which there are, how their agents are started, how they join. */
+/* The hosts of a run as the head sees them: the list of hosts, how agents are started, how they join. */
 #define _GNU_SOURCE /* environ */
 #include "launch/agent.h"
 #include "launch/head_internal.h"
@@ -15,7 +15,7 @@
 
 enum { RESTART_WAIT_MS = 10000, RETRY_MS = 30000 };
 
-/* --- which there are --- */
+/* --- list of hosts --- */
 
 static lks_status make_nodes(lksi_head *head, int n_nodes) {
     head->nodes = lksi_alloc_array((size_t)n_nodes, sizeof *head->nodes);
@@ -73,9 +73,9 @@ void lksi_head_nodes_destroy(lksi_head *head) {
     lksi_free(head->polled);
 }
 
-/* --- where the head is --- */
+/* --- address of the head --- */
 
-/* Of this machine, the address from which packets to `host` leave: nothing is sent to find out. */
+/* Finds the local address from which packets to `host` leave. connect on a datagram socket sends nothing. */
 static lks_status address_towards(const char *host, lksi_address *own) {
     lksi_address there;
     LKS_TRY(lksi_address_resolve(host, 9, &there)); /* any port will do */
@@ -83,19 +83,19 @@ static lks_status address_towards(const char *host, lksi_address *own) {
     if (probe < 0) return lksi_error_errno("cannot make a socket");
     lks_status status = LKS_OK;
     if (connect(probe, (const struct sockaddr *)&there.storage, there.nbytes) != 0)
-        status = lksi_error_errno("there is no way to the host '%s'", host);
+        status = lksi_error_errno("cannot find a route to the host '%s'", host);
     if (status == LKS_OK) status = lksi_address_of_socket(probe, own);
     close(probe);
     return status;
 }
 
-/* Where --master-addr does not say it: the address that the first of the other hosts sees; loopback if there is none.
- */
+/* Finds the head's address if --master-addr does not give it: the one that the first remote host sees. Loopback if
+ * there is no remote host. */
 static lks_status find_address(const lksi_head *head, lksi_address *own) {
     for (int i = 0; i < head->n_nodes; i++) {
         const char *host = head->nodes[i].child.host;
         if (host == NULL) continue;
-        const char *user_end = strrchr(host, '@'); /* of user@host, as ssh takes it */
+        const char *user_end = strrchr(host, '@'); /* ssh accepts user@host */
         lks_status status = address_towards(user_end != NULL ? user_end + 1 : host, own);
         if (status == LKS_OK) return LKS_OK;
         return lksi_error(status, "%s; --master-addr can name the address of this machine that the hosts reach",
@@ -104,7 +104,7 @@ static lks_status find_address(const lksi_head *head, lksi_address *own) {
     return lksi_address_resolve("127.0.0.1", 0, own);
 }
 
-/* Without a key from outside: hosts that are started from here are told a new one. */
+/* Draws a key if none was given. Hosts that are started from here receive it with their orders. */
 static lks_status make_key(const lksi_head *head) {
     char key[LKSI_JOB_KEY_NBYTES];
     if (head->run->hosts_file == NULL || lksi_variable("LOCKSTEP_JOB_KEY") != NULL) return LKS_OK;
@@ -124,7 +124,7 @@ static void refuse(int connection, int exit_status, const char *text) {
     lksi_link_close(&link);
 }
 
-/* Why it cannot come in, into `text`; "" if it can. */
+/* Writes to `text` why the agent is refused. "": it is accepted. */
 static void examine(const lksi_head *head, const lksi_agent_hello *hello, char text[512]) {
     lksi_build mine;
     lksi_build_fill(&mine);
@@ -155,7 +155,7 @@ static void join(void *argument, int connection, const void *opaque) {
     hello.version[sizeof hello.version - 1] = hello.host[sizeof hello.host - 1] = '\0';
     examine(head, &hello, text);
     if (head->phase == LKSI_OVER) {
-        refuse(connection, head->exit_status, ""); /* it comes when the others have been told */
+        refuse(connection, head->exit_status, ""); /* it connected after the run was over */
         return;
     }
     if (text[0] != '\0') {
@@ -191,9 +191,9 @@ lks_status lksi_head_listen(lksi_head *head) {
     return lksi_acceptor_create(&head->acceptor, head->listener, secret.key, sizeof(lksi_agent_hello), join, head);
 }
 
-/* --- how their agents are started --- */
+/* --- starting agents --- */
 
-/* What says who a process or a host is, or comes from a launcher above us, is not for other hosts. */
+/* Variables that identify a process or a host, or come from an outer launcher, are not forwarded to other hosts. */
 static bool is_forwarded(const lksi_run *run, const char *variable) {
     static const char *const own[] = {
         "LOCKSTEP_LISTENER_FD=", "LOCKSTEP_LAUNCHER_PID=", "LOCKSTEP_NOTICE_BOARD=", "LOCKSTEP_THREADS=",
@@ -208,7 +208,7 @@ static bool is_forwarded(const lksi_run *run, const char *variable) {
 
 extern char **environ;
 
-/* NAME=value of those that are, ended by NULL; caller frees it, and no text. */
+/* Lists the forwarded variables (NAME=value), terminated by NULL. The caller frees the list but not the strings. */
 static const char **list_variables(const lksi_run *run) {
     size_t n_variables = 0, n_listed = 0;
     while (environ[n_variables] != NULL) n_variables++;

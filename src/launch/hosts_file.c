@@ -1,3 +1,4 @@
+/* Parser for files of hosts. */
 #include "launch/hosts_file.h"
 
 #include "comm/comm.h"
@@ -7,12 +8,12 @@
 
 enum { MAX_FILE_NBYTES = 1 << 20 };
 
-static const char byte_order_mark[] = "\xef\xbb\xbf"; /* with which some editors begin a text in UTF-8 */
+static const char byte_order_mark[] = "\xef\xbb\xbf"; /* some editors put it before UTF-8 text */
 
 typedef struct parser {
     const char *path;
     int line;
-    char *at; /* in the line */
+    char *at; /* position in the line */
 } parser;
 
 static bool ends_word(char c) { return c == '\0' || c == '=' || isspace((unsigned char)c); }
@@ -21,7 +22,7 @@ static void skip_blanks(parser *p) {
     while (isspace((unsigned char)*p->at)) p->at++;
 }
 
-/* The next word of the line into `word`; false where it is too long. "" at the end; a '=' is a word. */
+/* Takes the next word of the line, "" at its end. '=' is a word of its own. Returns false if the word is too long. */
 static bool take_word(parser *p, char word[256]) {
     size_t length = 0;
     skip_blanks(p);
@@ -35,11 +36,11 @@ static bool take_word(parser *p, char word[256]) {
     return length < 255;
 }
 
-/* Of "slots = 2" what follows the name. */
+/* Parses the "= 2" of "slots = 2". */
 static lks_status take_number(parser *p, const char *name, int *number) {
     char word[256];
     int64_t value;
-    if (*number != 0) return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s is there twice", p->path, p->line, name);
+    if (*number != 0) return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s is given twice", p->path, p->line, name);
     if (!take_word(p, word) || strcmp(word, "=") != 0 || !take_word(p, word) ||
         !lksi_parse_i64(word, 1, LKSI_MAX_RANKS, &value))
         return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s=N was expected, N from 1 to %d", p->path, p->line, name,
@@ -62,7 +63,7 @@ static lks_status parse_settings(parser *p, lksi_host_line *host) {
     }
 }
 
-/* "host:2" is MPICH's way to say slots=2; an IPv6 address may stand in brackets, and has to with slots behind it. */
+/* Splits "host:2", MPICH's notation for slots=2. An IPv6 address may be in brackets, and must be if slots follow. */
 static lks_status split_name(const parser *p, lksi_host_line *host) {
     char *slots = strchr(host->name, ':');
     int64_t value = 0;
@@ -84,7 +85,7 @@ static lks_status split_name(const parser *p, lksi_host_line *host) {
     return LKS_OK;
 }
 
-/* A line without a host leaves its name empty. */
+/* On a line without a host the name is left empty. */
 static lks_status parse_line(parser *p, lksi_host_line *host) {
     char *comment = strchr(p->at, '#');
     if (comment != NULL) *comment = '\0';
@@ -154,7 +155,7 @@ lks_status lksi_hosts_file_read(const char *path, lksi_host_line **hosts, int *n
     lksi_free(data);
     if (text == NULL) return LKS_ERR_MEMORY;
     lks_status status = memchr(text, '\0', nbytes) == NULL ? lksi_hosts_parse(path, text, hosts, n_hosts)
-                                                           : lksi_error(LKS_ERR_FORMAT, "%s: this is no text", path);
+                                                           : lksi_error(LKS_ERR_FORMAT, "%s: not a text file", path);
     lksi_free(text);
     return status;
 }

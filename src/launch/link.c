@@ -1,3 +1,4 @@
+/* The link between head and agent: non-blocking messages of fixed size, and heartbeats. */
 #include "launch/link.h"
 
 #include "comm/comm.h"
@@ -19,12 +20,12 @@ void lksi_link_close(lksi_link *link) {
     link->connection = -1;
 }
 
-/* What is found out first is why. */
+/* Keeps the first reason. */
 static void note_loss(lksi_link *link, const char *why) {
     if (link->loss[0] == '\0') snprintf(link->loss, sizeof link->loss, "%s", why);
 }
 
-/* `error` of send or recv, 0 for the end. */
+/* `error` is the errno of send or recv, or 0 at the end of the stream. */
 static void note_end(lksi_link *link, int error) {
     const bool has_hung_up = error == 0 || error == EPIPE || error == ECONNRESET;
     if (link->loss[0] == '\0') link->has_hung_up = has_hung_up;
@@ -43,19 +44,19 @@ void lksi_link_send(lksi_link *link, const lksi_message *message) {
     while (n_sent < 0 && errno == EINTR);
     link->said_ns = lksi_now_ns();
     if (n_sent == (ssize_t)sizeof *message) return;
-    /* Some hundred messages fit into a socket's buffer: who has so many to read has stopped to. */
+    /* A socket buffer holds some hundred messages. A peer with that many unread has stopped reading. */
     if (n_sent >= 0 || errno == EAGAIN)
-        note_loss(link, "does not read what it is told");
+        note_loss(link, "does not read its messages");
     else
         note_end(link, errno);
-    /* In the middle of whatever had to be said: it is for lksi_link_receive to come to the end, after what was sent
-     * before, so that a loss is met in one place. */
+    /* Does not close the link, because the caller may be in the middle of sending to several. lksi_link_receive first
+     * reads what the peer had sent and then finds the end, so a loss is detected in one place. */
     (void)shutdown(link->connection, SHUT_RDWR);
 }
 
 static bool is_number(int32_t value, int32_t min, int32_t max) { return value >= min && value <= max; }
 
-/* It comes from one who knows the key, but maybe of another version or gone wrong. */
+/* The sender knows the key, but may have another version or be faulty. */
 static bool is_sound(lksi_message *message) {
     message->address[sizeof message->address - 1] = '\0';
     message->text[sizeof message->text - 1] = '\0';
@@ -65,7 +66,7 @@ static bool is_sound(lksi_message *message) {
            is_number(message->first_rank, 0, LKSI_MAX_RANKS) && is_number(message->number, 0, 65535);
 }
 
-/* False where nothing is there to be read. */
+/* Returns false if nothing can be read now. */
 static bool read_part(lksi_link *link) {
     ssize_t n_read =
         recv(link->connection, (char *)&link->coming + link->n_read, sizeof link->coming - link->n_read, MSG_DONTWAIT);
@@ -86,7 +87,7 @@ bool lksi_link_receive(lksi_link *link, lksi_message *message) {
         if (link->n_read < sizeof link->coming) continue;
         link->n_read = 0;
         if (!is_sound(&link->coming)) {
-            lose(link, "says what makes no sense");
+            lose(link, "sent an invalid message");
             return false;
         }
         if (link->coming.kind == LKSI_MESSAGE_HEARTBEAT) continue;
@@ -96,8 +97,8 @@ bool lksi_link_receive(lksi_link *link, lksi_message *message) {
     return false;
 }
 
-/* Who was stopped, as all processes of a suspended job are, has not listened meanwhile, and the other side, which was
- * stopped with it perhaps, is given its time anew. Who ticks does so all the time. */
+/* If this process was stopped, as in a suspended job, it did not read meanwhile, and the peer may have been stopped
+ * with it. The peer then gets the whole timeout again. A long gap between two ticks shows that. */
 static void forgive_own_stop(lksi_link *link, int64_t now, int64_t timeout_ms) {
     if (now - link->ticked_ns > timeout_ms * LKSI_NS_PER_MS / 2) link->heard_ns = now;
     link->ticked_ns = now;

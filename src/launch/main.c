@@ -1,4 +1,4 @@
-/* lks_main: the same main for one rank per process and for ranks that are threads. */
+/* lks_main: the same program for ranks as processes and for ranks as threads. */
 #define _GNU_SOURCE /* on_exit */
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
@@ -18,17 +18,17 @@ typedef struct main_call {
 
 static void announce_end(void) { lksi_announce(LKSI_RANK_ENDS); }
 
-static _Thread_local int current_rank = -1; /* of a rank thread, while its function runs */
-static pid_t launcher;                      /* whose threads they are: no forked child's */
+static _Thread_local int current_rank = -1; /* set in a rank thread while its function runs */
+static pid_t launcher;                      /* the process of the rank threads; not that of a forked child */
 
-/* A rank that calls exit takes the others with it, without a word: the process ends in the midst of their work. */
+/* Runs at exit. A rank that calls exit ends the process while the other ranks are at work, so this reports it. */
 static void name_rank_that_exits(int exit_status, void *nothing) {
     (void)nothing;
     if (current_rank < 0 || getpid() != launcher) return;
     (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
     (void)lks_report(LKS_ERR_PEER, NULL, 0);
     lksi_announce(LKSI_THREADS_END);
-    if (exit_status == 0) lksi_rank_threads_end(1); /* the others have not succeeded */
+    if (exit_status == 0) lksi_rank_threads_end(1); /* the other ranks have not succeeded */
 }
 
 static void free_arguments(char **argv, int argc) {
@@ -36,7 +36,7 @@ static void free_arguments(char **argv, int argc) {
     lksi_free(argv);
 }
 
-/* Each rank gets its own: a program may permute its arguments or cut them up. */
+/* Each rank gets its own copy, because a program may permute or modify its arguments. */
 static char **copy_arguments(const main_call *call) {
     char **argv = lksi_alloc_array((size_t)call->argc + 1, sizeof *argv);
     if (argv == NULL) return NULL;
@@ -50,7 +50,7 @@ static char **copy_arguments(const main_call *call) {
     return argv;
 }
 
-/* Frees its copies through an array of its own, as the program may have moved the pointers in `argv`. */
+/* Keeps the copies in a second array, because the program may move the pointers in `argv`. */
 static int call_rank_main(void *opaque, int rank) {
     const main_call *call = opaque;
     if (getenv("LOCKSTEP_BIND") != NULL && lksi_bind_to_cpu(rank) != LKS_OK) return lks_report(LKS_ERR_SYSTEM, NULL, 0);
@@ -70,7 +70,7 @@ static int call_rank_main(void *opaque, int rank) {
     return result;
 }
 
-/* Of lines that were written before, nobody has kept the errno. POLLERR is a pipe's, POLLHUP a socket's. */
+/* The errno of earlier failed writes is not known. A closed pipe gives POLLERR, a closed socket POLLHUP. */
 static bool has_no_reader(void) {
     struct pollfd output = {.fd = STDOUT_FILENO};
     return poll(&output, 1, 0) == 1 && (output.revents & (POLLERR | POLLHUP)) != 0;
@@ -88,24 +88,24 @@ int lksi_end_output(int exit_status) {
 int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     lks_status given = lksi_check_given("main", "rank_main", rank_main != NULL ? &rank_main : NULL);
     if (given != LKS_OK) return lks_report(given, NULL, 0);
-    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is then an error of whoever writes */
-    /* Under the launcher several ranks share one stdout; line by line they do not cut each other's lines. */
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes becomes an error of the write */
+    /* Several ranks share one stdout under the launcher. Line buffering keeps their lines whole. */
     if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     const char *threads = getenv("LOCKSTEP_THREADS");
     if (threads == NULL) {
-        atexit(announce_end); /* also where rank_main calls exit */
+        atexit(announce_end); /* also if rank_main calls exit */
         return lksi_end_output(lksi_exit_code(rank_main(argc, argv)));
     }
     int64_t n_ranks;
     if (!lksi_parse_i64(threads, 1, LKSI_MAX_RANKS, &n_ranks)) {
-        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_THREADS='%s': a number from 1 to %d was expected", threads,
+        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_THREADS='%s' is not a number from 1 to %d", threads,
                          LKSI_MAX_RANKS);
         return lks_report(LKS_ERR_ARGUMENT, NULL, 0);
     }
     int64_t grace_ms = 5000;
     const char *grace = getenv("LOCKSTEP_GRACE_MS");
     if (grace != NULL && !lksi_parse_i64(grace, 1, INT64_C(1) << 40, &grace_ms)) {
-        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GRACE_MS='%s': a number of milliseconds was expected", grace);
+        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GRACE_MS='%s' is not a number of milliseconds", grace);
         return lks_report(LKS_ERR_ARGUMENT, NULL, 0);
     }
     main_call call = {.argc = argc, .argv = argv, .rank_main = rank_main};

@@ -1,6 +1,6 @@
-/* Descendants whose parents are gone. As their subreaper the launcher becomes their parent, so that at the end of a
- * job it can find and end even those that left their rank's process group, and leaves no zombie where process 1 of a
- * container does not reap. */
+/* Descendants whose parents have ended. The launcher is their subreaper and becomes their parent. At the end of a job
+ * it can thus find and kill those that left their rank's process group too. It also leaves no zombies in a container
+ * whose process 1 does not reap. */
 #include "launch/launch_internal.h"
 
 #include <dirent.h>
@@ -19,14 +19,14 @@ void lksi_orphans_reap(const lksi_process *processes, int n_processes, pid_t gua
         siginfo_t info = {.si_pid = 0};
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
         if (info.si_pid == guard) return;
-        /* A rank that ended just now: its own SIGCHLD is on the way, and its status is for the supervisor. */
+        /* A rank that has just ended. Its SIGCHLD is pending, and the supervisor needs its status. */
         for (int i = 0; i < n_processes; i++)
             if (processes[i].is_running && processes[i].pid == info.si_pid) return;
         waitpid(info.si_pid, NULL, 0);
     }
 }
 
-/* One of them; 0: none was found. */
+/* Kills all children. Returns one of them. 0: there is none. */
 static pid_t kill_children(void) {
     DIR *directory = opendir("/proc");
     if (directory == NULL) return 0;
@@ -45,7 +45,7 @@ static pid_t kill_children(void) {
     return found;
 }
 
-/* Those that have ended. False where no child is left. */
+/* Reaps children that have ended. Returns false if no child is left. */
 static bool reap_ended(bool *is_any) {
     pid_t ended;
     *is_any = false;
@@ -53,8 +53,8 @@ static bool reap_ended(bool *is_any) {
     return ended == 0;
 }
 
-/* One by one: the children of each become ours when it ends. One that is another user's by now, or waits for a disk,
- * does not end. */
+/* Repeats, because the children of a killed process become children of this one. A process that has changed its user,
+ * or waits for a disk, cannot be killed. */
 void lksi_orphans_end(void) {
     static const int64_t patience_ns = 2000 * LKSI_NS_PER_MS, pause_ns = LKSI_NS_PER_MS;
     int64_t give_up_ns = lksi_now_ns() + patience_ns;
@@ -63,7 +63,7 @@ void lksi_orphans_end(void) {
         if (is_any) give_up_ns = lksi_now_ns() + patience_ns;
         const pid_t left = kill_children();
         if (lksi_now_ns() > give_up_ns) {
-            lksi_log(LKS_LOG_WARNING, "process %d, which the ranks have left, cannot be ended", (int)left);
+            lksi_log(LKS_LOG_WARNING, "process %d, which the ranks left behind, cannot be killed", (int)left);
             break;
         }
         lksi_sleep_ns(pause_ns);

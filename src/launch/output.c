@@ -1,8 +1,7 @@
-/* The ranks' output on its way to the terminal or to log files, whole lines at a time.
+/* Forwards the ranks' output to the terminal or to log files, in whole lines.
  *
- * With a log directory alone a rank's stdout and stderr are one pipe, so that its file has them in the order in which
- * they were written. With prefixes they are two, because they go on to our stdout and stderr.
- */
+ * With a log directory alone, a rank's stdout and stderr are one pipe, so that its file has them in the order in which
+ * they were written. With prefixes they are two pipes, which are forwarded to this process's stdout and stderr. */
 #define _GNU_SOURCE /* pipe2 */
 #include "launch/launch_internal.h"
 #include "launch/terminal.h"
@@ -16,17 +15,17 @@
 enum { CHUNK_NBYTES = 65536, LINE_MAX_NBYTES = 1 << 20, TAIL_NBYTES = 2048, TAIL_LINES = 5 };
 
 typedef struct stream {
-    int read_end, write_end; /* -1 where closed */
+    int read_end, write_end; /* -1: closed */
     FILE *terminal;          /* NULL: not shown */
-    char *pending;           /* an unfinished line */
+    char *pending;           /* an incomplete line */
     size_t pending_nbytes, pending_capacity;
 } stream;
 
 typedef struct rank_output {
-    stream streams[2]; /* stdout and stderr, or both in the first */
+    stream streams[2]; /* stdout and stderr; or both in the first */
     FILE *log;         /* NULL: none */
     char tag[16];
-    char tail[TAIL_NBYTES + 1]; /* the last of what it wrote */
+    char tail[TAIL_NBYTES + 1]; /* the end of its output */
     size_t tail_nbytes;
 } rank_output;
 
@@ -62,7 +61,7 @@ static lks_status open_rank(lksi_output *output, const lksi_job *job, bool is_ta
     if (job->log_dir == NULL) return LKS_OK;
     char path[LKSI_PATH_NBYTES];
     LKS_TRY(lksi_path(path, "%s/rank-%d.log", job->log_dir, number));
-    return lksi_file_open_output(path, job->generation > 0, &opened->log); /* what came before a restart stays */
+    return lksi_file_open_output(path, job->generation > 0, &opened->log); /* a restart appends */
 }
 
 lks_status lksi_output_create(lksi_output **output, const lksi_job *job, bool is_tagged) {
@@ -153,13 +152,13 @@ static void lose_log(const rank_output *rank, int reason) {
     lksi_terminal_lose(where, reason);
 }
 
-/* Over a network a full disk may be told of only here. */
+/* On a network file system a full disk may be reported only by fclose. */
 static void close_log(rank_output *rank) {
     if (rank->log != NULL && fclose(rank->log) != 0) lose_log(rank, errno);
     rank->log = NULL;
 }
 
-/* Writes whole lines; the last one gets its newline if it has none. */
+/* Writes whole lines. Adds a newline to the last one if it has none. */
 static void write_lines(rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
     keep_tail(rank, text, nbytes);
     const char *end = text + nbytes;
@@ -184,13 +183,13 @@ static void end_stream(rank_output *rank, stream *ended) {
     close_end(&ended->read_end);
 }
 
-/* Reads once. False where there is nothing more for now, or for ever. */
+/* Reads once. Returns false if there is nothing more now, or at the end. */
 static bool read_stream(rank_output *rank, stream *from) {
     if (from->read_end < 0) return false;
     void *grown = from->pending;
     bool is_full = lksi_grow(&grown, &from->pending_capacity, from->pending_nbytes + CHUNK_NBYTES, 1) != LKS_OK;
     from->pending = grown;
-    if (is_full || from->pending_nbytes >= LINE_MAX_NBYTES) { /* a line without end is cut rather than kept */
+    if (is_full || from->pending_nbytes >= LINE_MAX_NBYTES) { /* a line that is too long is split */
         write_lines(rank, from->terminal, from->pending, from->pending_nbytes);
         from->pending_nbytes = 0;
     }
@@ -227,7 +226,7 @@ void lksi_output_take_rank(lksi_output *output, int rank) {
     if (output == NULL) return;
     rank_output *from = &output->ranks[rank];
     for (int i = 0; i < output->n_streams; i++)
-        /* Bounded by what a pipe holds: a descendant that goes on writing must not keep us here. */
+        /* Limited to what a pipe holds, because a descendant may write for ever. */
         for (int n_reads = 0; n_reads < 32 && read_stream(from, &from->streams[i]);) n_reads++;
 }
 

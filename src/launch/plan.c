@@ -1,3 +1,4 @@
+/* The size of a generation. */
 #include "launch/plan.h"
 
 int lksi_plan_size(int n_slots, int n_wanted, int n_min, int grains) {

@@ -1,9 +1,9 @@
-/* How many ranks a generation has. */
+/* The number of ranks of a generation. */
 #ifndef LKSI_LAUNCH_PLAN_H
 #define LKSI_LAUNCH_PLAN_H
 
-/* The largest number of ranks that `n_slots` hold, up to `n_wanted` and at least `n_min`, and that divides `grains`
- * where that is not 0; 0 where there is none. */
+/* Returns the largest number of ranks that fits into `n_slots`, is between `n_min` and `n_wanted`, and divides `grains`
+ * if that is not 0. Returns 0 if there is none. */
 int lksi_plan_size(int n_slots, int n_wanted, int n_min, int grains);
 
 #endif

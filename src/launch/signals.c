@@ -1,5 +1,5 @@
-/* Signals as something to poll. A handler could only set a flag, and would have to be a global one of the process;
- * a signalfd tells which child ended first, which is what the report of a failure is about. */
+/* Signals as a descriptor to poll. A handler could only set a flag, which would be global to the process. A signalfd
+ * also tells which child ended first, which the report of a failure needs. */
 #define _GNU_SOURCE /* SFD_CLOEXEC, SIGPOLL and other names */
 #include "launch/launch_internal.h"
 
@@ -19,14 +19,14 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
     sigaddset(&taken, LKSI_SIGNAL_ANNOUNCED);
     if (even_if_ignored || !is_ignored(SIGINT)) sigaddset(&taken, SIGINT);
     if (even_if_ignored || !is_ignored(SIGTERM)) sigaddset(&taken, SIGTERM);
-    if (!is_ignored(SIGHUP)) sigaddset(&taken, SIGHUP); /* under nohup it stays ignored */
+    if (!is_ignored(SIGHUP)) sigaddset(&taken, SIGHUP); /* stays ignored under nohup */
     if (!is_ignored(SIGTSTP)) sigaddset(&taken, SIGTSTP);
     int descriptor = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     if (descriptor < 0) return lksi_error_errno("cannot make a signal descriptor");
     signals->descriptor = descriptor;
     signals->even_if_ignored = even_if_ignored;
     pthread_sigmask(SIG_BLOCK, &taken, &signals->old_mask);
-    /* Where SIGCHLD is ignored the kernel reaps children itself, and their exit statuses are lost. */
+    /* If SIGCHLD is ignored, the kernel reaps children itself and their exit statuses are lost. */
     struct sigaction child_action = {.sa_handler = SIG_DFL, .sa_flags = SA_NOCLDSTOP};
     sigemptyset(&child_action.sa_mask);
     sigaction(SIGCHLD, &child_action, &signals->old_child_action);
@@ -43,7 +43,7 @@ bool lksi_signals_may_stop(const lksi_signals *signals) {
 int lksi_signals_next_request(const lksi_signals *signals) {
     struct signalfd_siginfo info;
     while (read(signals->descriptor, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo == SIGTSTP && lksi_signals_may_stop(signals)) raise(SIGSTOP); /* as if it was not taken */
+        if (info.ssi_signo == SIGTSTP && lksi_signals_may_stop(signals)) raise(SIGSTOP); /* SIGTSTP's default action */
         if (info.ssi_signo != SIGTSTP && info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_ANNOUNCED)
             return (int)info.ssi_signo;
     }
@@ -53,7 +53,7 @@ int lksi_signals_next_request(const lksi_signals *signals) {
 void lksi_signals_restore_in_child(const lksi_signals *signals) {
     sigset_t mask = signals->old_mask;
     if (signals->even_if_ignored) {
-        /* What the launcher forwards must reach the program, which knows nothing of how the launcher was started. */
+        /* Signals that the launcher forwards must reach the program, however the launcher itself was started. */
         signal(SIGINT, SIG_DFL);
         signal(SIGTERM, SIG_DFL);
         sigdelset(&mask, SIGINT);
@@ -67,7 +67,7 @@ void lksi_signals_restore_in_child(const lksi_signals *signals) {
 
 void lksi_signals_give_back(lksi_signals *signals) {
     if (signals->descriptor < 0) return;
-    /* Announcements that nobody has read would end the caller once they are not blocked any more. */
+    /* Unread announcements would kill the caller once the signal is unblocked. */
     while (lksi_signals_next_request(signals) != 0) continue;
     close(signals->descriptor);
     signals->descriptor = -1;

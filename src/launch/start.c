@@ -1,8 +1,8 @@
-/* From a job to running ranks: fork, set up, exec or call.
+/* Starts the ranks of a job: fork, set up, exec or call.
  *
- * All ranks are forked before any of them is waited for. They share a pipe that closes by itself when the last of them
- * has become its program; one that cannot writes the reason into it. So a wrong program is one error, not n.
- */
+ * All ranks are forked before the launcher waits for any of them. They share a close-on-exec pipe. It ends when the
+ * last rank has executed its program. A rank that cannot do so writes the reason to the pipe. A wrong program is thus
+ * reported once, not n times. */
 #define _GNU_SOURCE /* pipe2, prctl */
 #include "launch/launch_internal.h"
 
@@ -20,16 +20,16 @@ typedef struct start {
     lksi_output *output;
     const lksi_guard *guard;
     pid_t launcher;
-    int failure[2]; /* the pipe: why a process could not start comes out of it */
+    int failure[2]; /* the pipe for the reason why a process could not start */
 } start;
 
 typedef struct reason {
     int rank;
-    int error;      /* an errno: the program cannot be run */
-    char text[512]; /* of what else went wrong; "": nothing did */
+    int error;      /* errno of exec */
+    char text[512]; /* another failure; "": none */
 } reason;
 
-/* Only rank 0 reads our stdin, and none does where that is a terminal, of which ranks are in the background. */
+/* Only rank 0 reads stdin, and no rank does if stdin is a terminal, because ranks are in background process groups. */
 static void connect_stdin(const lksi_job *job, int index) {
     if (job->first_rank + index == 0 && !isatty(STDIN_FILENO)) return;
     int nothing = open("/dev/null", O_RDONLY);
@@ -38,8 +38,9 @@ static void connect_stdin(const lksi_job *job, int index) {
     if (nothing != STDIN_FILENO) close(nothing);
 }
 
-/* A process group in the background that reads from its terminal, changes its settings or, after stty tostop, writes
- * there is stopped, and nobody would know why the job hangs. Now what it writes is written, and reading is an error. */
+/* A background process group is stopped when it reads from its terminal, changes its settings or, after stty tostop,
+ * writes to it. The job would hang without a message. With these signals ignored, writing succeeds and reading is an
+ * error. */
 static void be_in_background(void) {
     (void)signal(SIGTTIN, SIG_IGN);
     (void)signal(SIGTTOU, SIG_IGN);
@@ -58,17 +59,17 @@ static _Noreturn void be_function(const start *s, int index) {
     close(s->guard->descriptor);
     close(s->failure[0]);
     close(s->failure[1]);
-    clearerr(stdout); /* what our parent has lost there is no failure of ours */
+    clearerr(stdout); /* output that the parent lost is not a failure of this rank */
     const int exit_status = lksi_end_output(lksi_exit_code(s->job->function(s->job->argument)));
     fflush(NULL);
     lksi_announce(LKSI_RANK_ENDS);
-    _exit(exit_status); /* exit would run what the parent has registered with atexit, once more per rank */
+    _exit(exit_status); /* not exit, which would run the parent's atexit functions in every rank */
 }
 
 static _Noreturn void be_rank(const start *s, int index) {
     setpgid(0, 0);
     be_in_background();
-    /* The launcher may have died before the request to die with it. */
+    /* The launcher may have died before PR_SET_PDEATHSIG took effect. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != s->launcher) _exit(1);
     lksi_guard_enter(s->guard, index);
     lksi_signals_restore_in_child(s->signals);
@@ -90,7 +91,7 @@ static void end_all(const lksi_guard *guard, lksi_process *processes, int n_proc
     }
 }
 
-/* Waits until every process has closed its end, or the first could not start. False where all could. */
+/* Waits until every process has closed its end, or the first reports a failure. Returns false if all started. */
 static bool read_first_failure(const start *s, reason *why) {
     ssize_t n_read;
     do n_read = read(s->failure[0], why, sizeof *why);
@@ -109,7 +110,7 @@ static lks_status say_why(const lksi_job *job, const reason *why, int *exit_stat
 }
 
 static lks_status fork_all(const start *s, lksi_process *processes, int n_processes, int *n_started) {
-    fflush(NULL); /* what is buffered now would be written by every rank once more */
+    fflush(NULL); /* otherwise every rank would write the buffered data again */
     for (*n_started = 0; *n_started < n_processes; ++*n_started) {
         int index = *n_started;
         pid_t pid = fork();
@@ -117,7 +118,7 @@ static lks_status fork_all(const start *s, lksi_process *processes, int n_proces
             return lksi_error_errno("cannot start rank %d, %d of %d here", s->job->first_rank + index, index + 1,
                                     n_processes);
         if (pid == 0) be_rank(s, index);
-        setpgid(pid, pid); /* both sides do it: whoever is later finds it done */
+        setpgid(pid, pid); /* parent and child both do it, because either may be first */
         lksi_output_was_connected(s->output, index);
         processes[index] = (lksi_process){.pid = pid, .is_running = true};
     }

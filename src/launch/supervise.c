@@ -1,9 +1,8 @@
-/* The supervisor: waits for ranks, output, signals and the run's head in one poll, and sees to it that a job has one
- * end.
+/* The supervisor: waits for ranks, output, signals and the head in one poll, and ensures that a job ends as a whole.
  *
- * After the first failure the survivors get `grace_ms` to notice it and say so themselves, because they know what they
- * were doing (the operation, its sequence number, the bytes done); then SIGTERM, and SIGKILL two seconds later.
- */
+ * After the first failure the other ranks get `grace_ms` to notice and report it themselves, because they know what
+ * they were doing (the operation, its sequence number, the bytes done). Then they get SIGTERM, and SIGKILL two seconds
+ * later. */
 #define _GNU_SOURCE /* waitid's WNOWAIT */
 #include "launch/launch_internal.h"
 
@@ -20,15 +19,15 @@ enum { POLLED_SIGNALS, POLLED_OUTSIDE, POLLED_OUTPUT };
 typedef struct supervisor {
     const lksi_job *job;
     lksi_rank_environment environment;
-    lksi_signals own_signals, *signals; /* the job's, or our own */
+    lksi_signals own_signals, *signals; /* `signals` is the job's or points to own_signals */
     lksi_output *output;
     lksi_guard guard;
     lksi_process *processes;
-    struct pollfd *polled; /* from POLLED_OUTPUT on the output */
+    struct pollfd *polled; /* output begins at POLLED_OUTPUT */
     int n_processes, n_running, n_announced;
     bool adopts_orphans, must_end, has_killed;
     int forwarded_signal;                           /* 0: none */
-    int64_t asked_at, timeout_at, term_at, kill_at; /* in ns; NEVER; asked: by a signal to this process */
+    int64_t asked_at, timeout_at, term_at, kill_at; /* in ns or NEVER; asked_at: first signal to this process */
     lks_status status;                              /* of the first failure */
     int exit_status;
     char text[512];
@@ -45,7 +44,8 @@ static void report(const supervisor *s, const char *last_lines, bool is_killed) 
     if (s->job->report != NULL) s->job->report(s->job->report_argument, &failure);
 }
 
-/* Of the ranks that ended well before process `index` failed, the first: others may have waited for it. -1: none. */
+/* Finds the first rank that ended well before process `index` failed, because others may have waited for it. -1: none.
+ */
 static int find_early_end(const supervisor *s, int index) {
     int first = -1;
     for (int i = 0; i < s->n_processes; i++) {
@@ -68,7 +68,7 @@ static void describe_process(const supervisor *s, int index, char who[400]) {
         snprintf(who, 400, "rank %d (pid %d on %s)", s->job->first_rank + index, pid, host);
 }
 
-/* "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)", into s->text. Returns the shell's exit status. */
+/* Writes "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)" to s->text. Returns the shell's exit status. */
 static int describe_end(supervisor *s, int index) {
     const siginfo_t *info = &s->processes[index].end;
     char who[400], name[16];
@@ -88,13 +88,13 @@ static int describe_end(supervisor *s, int index) {
     else
         snprintf(s->text, sizeof s->text, "%s was killed by %s%s", who, lksi_signal_name(number, name),
                  info->si_code == CLD_DUMPED          ? " (core dumped)"
-                 : number == SIGKILL && s->has_killed ? ", by this launcher, for it had not ended in its time"
+                 : number == SIGKILL && s->has_killed ? ", by this launcher, because it had not ended in time"
                                                       : "");
     return exit_status != 0 ? exit_status : 1;
 }
 
-/* Well or not, it will not come to those that still wait for it in lks_init. One of a run over hosts is not known to
- * all at the same time, who would then name different ranks: there only a failure ends the wait. */
+/* Tells ranks that wait in lks_init that this rank has ended and will not come. In a run over hosts this is not done:
+ * not all ranks would learn it at the same time and would name different ranks. There only a failure ends the wait. */
 static void note_good_end(const supervisor *s, int index) {
     const siginfo_t *info = &s->processes[index].end;
     char who[400], text[448];
@@ -104,8 +104,8 @@ static void note_good_end(const supervisor *s, int index) {
     lksi_notice_board_write(&s->environment.board, text);
 }
 
-/* Reaps process `index` if it has ended. While it is a zombie nobody else can get its number, so that is when what is
- * left of its process group is killed. */
+/* Reaps process `index` if it has ended. The rest of its process group is killed while it is a zombie, because its
+ * number cannot be reused until then. */
 static void reap(supervisor *s, int index) {
     lksi_process *process = &s->processes[index];
     siginfo_t info = {.si_pid = 0};
@@ -121,8 +121,8 @@ static void reap(supervisor *s, int index) {
     note_good_end(s, index);
 }
 
-/* `first` is the process that the kernel named in the first SIGCHLD since we looked: where several have ended, it is
- * the one that ended first. */
+/* `first` is the process that the first SIGCHLD named. If several processes have ended, it is the one that ended
+ * first. */
 static void reap_all(supervisor *s, pid_t first) {
     for (int i = 0; i < s->n_processes; i++)
         if (s->processes[i].pid == first) reap(s, i);
@@ -148,7 +148,8 @@ static void forward(supervisor *s, int signal_number) {
     signal_all(s, signal_number);
 }
 
-/* Whoever asks twice wants it to end. That others have asked, too, through the run's head, makes it no second time. */
+/* A second request kills the ranks. Requests on other hosts, which come through the head, do not count as the second.
+ */
 static void heed_signal(supervisor *s, int signal_number) {
     const int64_t now = lksi_now_ns();
     forward(s, signal_number);
@@ -157,7 +158,7 @@ static void heed_signal(supervisor *s, int signal_number) {
     if (s->job->outside != NULL) s->job->outside->signalled(s->job->outside->argument, signal_number);
 }
 
-/* Ctrl-Z: the ranks, which are in process groups of their own, stop and go on with this process. */
+/* Ctrl-Z: stops the ranks, which are in their own process groups, together with this process, and continues them. */
 static void stop_until_continued(supervisor *s) {
     int64_t *const times[] = {&s->asked_at, &s->timeout_at, &s->term_at, &s->kill_at};
     const int64_t began_ns = lksi_now_ns();
@@ -186,11 +187,11 @@ static void take_signals(supervisor *s) {
 }
 
 static void give_grace(supervisor *s) {
-    if (s->forwarded_signal != 0) return; /* they have theirs already */
+    if (s->forwarded_signal != 0) return; /* the grace after a signal applies already */
     s->term_at = lksi_now_ns() + lksi_grace_ms(s->job) * LKSI_NS_PER_MS;
 }
 
-/* At the first failure: finds out which rank it was, and gives the others their time. */
+/* At the first failure: finds the rank that failed first and starts the grace of the others. */
 static void judge(supervisor *s) {
     if (s->status != LKS_OK || lksi_process_first_failed(s->processes, s->n_processes) < 0) return;
     int64_t settled_at = lksi_now_ns() + SETTLE_MS * LKSI_NS_PER_MS;
@@ -202,7 +203,7 @@ static void judge(supervisor *s) {
     int first = lksi_process_first_failed(s->processes, s->n_processes);
     lksi_output_take_rank(s->output, first);
     s->exit_status = describe_end(s, first);
-    /* Among threads lks_main has named the rank, if it could. */
+    /* Among rank threads, lks_main has reported the rank if it could. */
     bool is_reported =
         s->job->as_threads && s->processes[first].end.si_code == CLD_EXITED && !s->processes[first].has_rank_threads;
     s->status = LKS_ERR_PEER;
@@ -212,7 +213,7 @@ static void judge(supervisor *s) {
     give_grace(s);
 }
 
-/* A failure that is another host's is reported there. Which was the first of all hosts', the head says. */
+/* A failure on another host is reported there. The head decides which failure was the first of all hosts. */
 static void heed_outside(supervisor *s) {
     lksi_orders orders = {.signal = 0};
     if (s->job->outside == NULL) return;
@@ -229,10 +230,10 @@ static void heed_outside(supervisor *s) {
     s->must_end = s->must_end || orders.must_end;
 }
 
-/* Does what is due at `now`. */
+/* Does what is due at `now`: timeout, SIGTERM, SIGKILL. */
 static void escalate(supervisor *s, int64_t now) {
     if (now >= s->timeout_at && s->status == LKS_OK) {
-        /* The threads of one process are there or gone together. */
+        /* All threads of a process end together. */
         snprintf(s->text, sizeof s->text, "%d of %d ranks had not ended after %g s, the timeout",
                  s->job->as_threads ? s->job->n_ranks : s->n_running, s->job->n_ranks,
                  (double)s->job->timeout_ms / 1000);
@@ -297,7 +298,7 @@ static lks_status start_and_watch(supervisor *s) {
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
 }
 
-/* The caller's, whose copy is closed with ours, or one for these ranks alone. */
+/* Uses the caller's environment, including its listener, or creates one for these ranks. */
 static lks_status get_environment(supervisor *s) {
     if (s->job->environment == NULL) {
         LKS_TRY(lksi_rank_environment_create(&s->environment, NULL));

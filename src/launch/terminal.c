@@ -1,3 +1,4 @@
+/* Queued output to stdout and stderr that never blocks. */
 #include "launch/terminal.h"
 
 #include <errno.h>
@@ -20,9 +21,9 @@ typedef struct chunk {
 
 static chunk *first, *last;
 static bool has_lost, is_said;
-static int stdout_errno; /* 0: all that stdout got was written */
+static int stdout_errno; /* errno of the first lost write to stdout; 0: none */
 
-/* A pipe or a terminal is opened anew: others share the description that we were given, and are not to find it
+/* Opens a pipe or terminal again. Other processes share the inherited file description, so it must not become
  * non-blocking. */
 static int open_anew(int descriptor) {
     struct stat about;
@@ -37,7 +38,7 @@ static bool append(FILE *to, size_t nbytes) {
     const size_t capacity = nbytes > CHUNK_NBYTES ? nbytes : CHUNK_NBYTES;
     chunk *appended = lksi_alloc(sizeof *appended + capacity);
     if (appended == NULL) return false;
-    fflush(to); /* what we have written there ourselves comes first */
+    fflush(to); /* output of this process itself comes first */
     *appended = (chunk){.to = to, .descriptor = open_anew(fileno(to)), .capacity = capacity};
     if (first == NULL)
         first = appended;
@@ -56,7 +57,7 @@ static void remove_first(void) {
 
 void lksi_terminal_add(FILE *to, const char *text, size_t nbytes) {
     const bool has_room = first != NULL && last->to == to && last->capacity - last->nbytes >= nbytes;
-    if (!has_room && !append(to, nbytes)) { /* without memory there is no way but to wait */
+    if (!has_room && !append(to, nbytes)) { /* without memory for a queue it has to block */
         lksi_terminal_drain();
         fwrite(text, 1, nbytes, to);
         fflush(to);
@@ -76,7 +77,7 @@ void lksi_terminal_lose(const char *where, int reason) {
 
 bool lksi_terminal_has_lost(void) { return has_lost; }
 
-/* Nobody will ever take it. Where that is stderr, there is no place left to say so. */
+/* Discards a chunk that can never be written. If stderr itself is broken, nothing can be reported. */
 static void give_up(chunk *c, int reason) {
     c->n_written = c->nbytes;
     if (reason == EPIPE) return;
@@ -84,7 +85,8 @@ static void give_up(chunk *c, int reason) {
     if (c->to == stdout && stdout_errno == 0) stdout_errno = reason;
 }
 
-/* False where it would have to wait. One that is ready takes PIPE_BUF, even where it could not be opened anew. */
+/* Returns false if it would block. A descriptor that poll reports ready accepts PIPE_BUF bytes without blocking, even
+ * if it could not be opened again. */
 static bool write_some(chunk *c) {
     struct pollfd ready = {.fd = c->descriptor, .events = POLLOUT};
     if (poll(&ready, 1, 0) <= 0) return false;

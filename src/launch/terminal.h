@@ -1,6 +1,6 @@
-/* Our stdout and stderr for the lines of others. A reader that pauses (a pager, a terminal that was stopped) must keep
- * nobody here from what else there is to do: what is not taken at once waits, in order, and until it is taken no more
- * is read from those who write it. For one thread of a process. */
+/* Writes the output of other processes to stdout and stderr. A reader that pauses (a pager, a stopped terminal) must
+ * not block this process. Data that cannot be written at once is queued, in order. While the queue is not empty, no
+ * more is read from the producers. Only one thread of a process may use it. */
 #ifndef LKSI_LAUNCH_TERMINAL_H
 #define LKSI_LAUNCH_TERMINAL_H
 
@@ -8,17 +8,17 @@
 
 #include <stdio.h>
 
-/* Appends to what `to`, stdout or stderr, shall get. */
+/* Appends text for `to`, which is stdout or stderr. */
 void lksi_terminal_add(FILE *to, const char *text, size_t nbytes);
-/* Writes as much as is taken without waiting. */
+/* Writes as much as is possible without blocking. */
 void lksi_terminal_write(void);
-/* Where to poll for POLLOUT before more is written; -1: nothing waits. */
+/* The descriptor to poll for POLLOUT before more is written. -1: the queue is empty. */
 int lksi_terminal_descriptor(void);
-/* Waits until all is taken. */
+/* Blocks until the queue is empty. */
 void lksi_terminal_drain(void);
 
-/* Says that `where` cannot be written, and why; what ranks wrote is lost, for which nobody ends them. */
+/* Reports that `where` cannot be written, and why. Output of ranks is lost then, but the ranks are not ended for it. */
 void lksi_terminal_lose(const char *where, int reason);
-bool lksi_terminal_has_lost(void); /* anything, there or here; not where a reader had enough (EPIPE) */
+bool lksi_terminal_has_lost(void); /* whether any output was lost; a closed pipe (EPIPE) does not count */
 
 #endif

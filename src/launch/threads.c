@@ -6,17 +6,17 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* --- signals: what comes to the process is for its first thread, what a rank's code causes is for the rank --- */
+/* --- signals: those of the process go to its first thread, those that a rank's code causes go to the rank --- */
 
 static pthread_once_t masks_once = PTHREAD_ONCE_INIT;
-static _Thread_local const sigset_t *mask_of_children; /* a rank's: as before there were ranks */
+static _Thread_local const sigset_t *mask_of_children; /* in a rank: the signal mask from before the ranks started */
 
 static void set_mask_in_child(void) {
     if (mask_of_children != NULL) pthread_sigmask(SIG_SETMASK, mask_of_children, NULL);
 }
 static void prepare_masks(void) { (void)pthread_atfork(NULL, NULL, set_mask_in_child); }
 
-/* A rank that writes where nobody reads any more ends as a process would. */
+/* Unblocks SIGPIPE, so that a rank that writes to a closed pipe ends as a process would. */
 static void take_signals_of_own(const sigset_t *callers_mask) {
     sigset_t own;
     sigemptyset(&own);
@@ -34,7 +34,7 @@ typedef struct threads_job {
     atomic_int first_failed; /* rank + 1; 0: none */
     atomic_int n_running;
     sigset_t callers_mask;
-    int64_t grace_ms; /* how long the others may go on after a failure before the process ends; 0: for ever */
+    int64_t grace_ms; /* how long the others may continue after a failure before the process ends; 0: no limit */
 } threads_job;
 
 typedef struct rank_thread {
@@ -59,8 +59,8 @@ static void flush_all(void *progress) {
     atomic_store((atomic_int *)progress, FLUSHED_ALL);
 }
 
-/* Flushing takes the lock of every file. One that a rank reads from it holds until something comes, maybe for ever.
- * What was printed waits for its reader, as at any process's end. */
+/* Flushes from another thread and stops waiting after a time. Flushing locks every file, and a rank that reads from a
+ * file holds its lock, maybe for ever. Only stdout is waited for without a limit, as at the end of any process. */
 _Noreturn void lksi_rank_threads_end(int exit_status) {
     static const int64_t patience_ns = 500 * LKSI_NS_PER_MS;
     static atomic_int progress;
@@ -74,7 +74,7 @@ _Noreturn void lksi_rank_threads_end(int exit_status) {
     _exit(exit_status);
 }
 
-/* A thread cannot be ended from outside: where another rank does not come to its end by itself, the process does. */
+/* A thread cannot be ended from outside. If another rank does not finish within the grace, the process ends. */
 static void end_the_rest(threads_job *job, const rank_thread *failed) {
     int64_t limit_ns = lksi_now_ns() + job->grace_ms * LKSI_NS_PER_MS;
     while (atomic_load(&job->n_running) > 0) {
@@ -93,14 +93,15 @@ static void run_rank(void *opaque) {
     take_signals_of_own(&job->callers_mask);
     lksi_thread_world_enter(job->world, mine->rank);
     mine->result = job->function(job->argument, mine->rank);
-    /* Before the others can learn of it: their failures follow from this one. */
+    /* Set before the other ranks can learn of the failure, because their failures follow from it. */
     bool is_first = mine->result != 0 && atomic_compare_exchange_strong(&job->first_failed, &(int){0}, mine->rank + 1);
     lksi_thread_world_leave(job->world, mine->result);
     atomic_fetch_sub(&job->n_running, 1);
     if (is_first && job->grace_ms > 0) end_the_rest(job, mine);
 }
 
-/* The ranks that have started may wait for the others already; so those enter and leave, as lost. */
+/* Ranks that have started may already wait for the others. The ranks that could not be started enter and leave as lost.
+ */
 static void abandon_from(threads_job *job, int rank, int n_ranks) {
     for (; rank < n_ranks; rank++) {
         lksi_thread_world_enter(job->world, rank);
@@ -112,7 +113,7 @@ static void abandon_from(threads_job *job, int rank, int n_ranks) {
 static lks_status run_all(threads_job *job, rank_thread *ranks, int n_ranks) {
     lks_status status = LKS_OK;
     int n_started = 0;
-    atomic_store(&job->n_running, n_ranks); /* before the first could fail */
+    atomic_store(&job->n_running, n_ranks); /* before the first rank can fail */
     for (; n_started < n_ranks && status == LKS_OK; n_started += status == LKS_OK) {
         char name[24];
         snprintf(name, sizeof name, "rank %d", n_started);

@@ -1,4 +1,4 @@
-/* Checkpoints: what they hold, in which order, and how ranks agree on them. */
+/* What a checkpoint holds and in which order, and how the ranks agree on its outcome. */
 #include "train/checkpoint.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static void add_item(lksi_checkpoint *c, const lks_trainer *trainer, const char 
     c->items_nbytes += (size_t)view.count * lks_type_nbytes(view.type);
 }
 
-/* Names of the state: "optimizer.<name>.m" and ".v", for parameters alone; buffers have none. */
+/* Adds the optimizer state: "optimizer.<name>.m" and ".v". Only parameters have it, buffers do not. */
 static void add_state(lksi_checkpoint *c, const lks_trainer *trainer, const lksi_named_tensor *order) {
     char *next = c->names;
     for (int state = 0; state < lksi_state_count(trainer->optimizer); state++)
@@ -78,19 +78,18 @@ bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const c
     else if (per_epoch > 0 && position->epoch > (INT64_MAX - position->step) / per_epoch)
         *what = "more steps than can be counted";
     else if (position->epoch * per_epoch + position->step != step)
-        *what = "its epoch and the step in it are not where its steps end";
+        *what = "epoch and step do not match the number of steps";
     else
         return true;
     return false;
 }
 
-/* What rank `bad` says to its error, told to those that went well, and its status. Collective. */
+/* Sends the status and error text of rank `bad` to the ranks that succeeded. Collective. */
 static lks_status follow(lks_group *group, const char *path, lks_status status, int bad, const char *text_of_mine) {
     char text[LKSI_ERROR_TEXT_NBYTES];
     memcpy(text, text_of_mine, sizeof text);
     LKS_TRY(lks_broadcast(group, text, sizeof text, LKS_U8, bad, NULL));
-    return lksi_error(status, "%s: rank %d cannot go on with it, so rank %d does not either: %s", path, bad,
-                      lks_group_rank(group), text);
+    return lksi_error(status, "%s: rank %d failed, so rank %d stops too: %s", path, bad, lks_group_rank(group), text);
 }
 
 lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const char *path, lks_status mine,
@@ -98,9 +97,9 @@ lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const c
     lks_group *group = trainer->options.group;
     int size = lks_group_size(group), bad = 0;
     const lksi_checkpoint_verdict own = {hash, mine}, *all = trainer->verdicts;
-    char text[LKSI_ERROR_TEXT_NBYTES]; /* of `mine` */
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* error text of `mine` */
     lksi_error_keep(text);
-    lks_status status = lksi_trainer_catch_up(trainer); /* a step that updates nothing is none */
+    lks_status status = lksi_trainer_catch_up(trainer); /* only then is it known whether the last step counts */
     if (status == LKS_OK)
         status = lksi_exchange(group, what, (uint64_t)trainer->n_steps, &own, sizeof own, trainer->verdicts);
     while (status == LKS_OK && bad < size && all[bad].status == LKS_OK) bad++;
@@ -109,6 +108,6 @@ lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const c
     if (status != LKS_OK || mine != LKS_OK) return mine != LKS_OK ? mine : status;
     for (int i = 1; i < size; i++)
         if (all[i].hash != all[0].hash)
-            return lksi_error(LKS_ERR_MISMATCH, "%s: rank %d reads another file of that name than rank 0", path, i);
+            return lksi_error(LKS_ERR_MISMATCH, "%s: rank %d read a different file of this name than rank 0", path, i);
     return LKS_OK;
 }

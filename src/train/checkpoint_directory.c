@@ -1,3 +1,4 @@
+/* A directory of checkpoints: listing, pruning, and the lock. */
 #define _GNU_SOURCE /* flock */
 #include "train/checkpoint_directory.h"
 
@@ -25,7 +26,7 @@ void lksi_checkpoint_path(char path[LKSI_PATH_NBYTES], const char *directory, in
     snprintf(path, LKSI_PATH_NBYTES, "%s/%s", directory, name);
 }
 
-/* --- which there are --- */
+/* --- listing --- */
 
 /* The step whose file has this name; -1 for any other name. */
 static int64_t step_of(const char *name) {
@@ -64,7 +65,7 @@ lks_status lksi_checkpoint_list(const char *directory, int64_t **steps, size_t *
     return LKS_OK;
 }
 
-/* --- what is to go --- */
+/* --- removing --- */
 
 static void remove_file(const char *path) {
     if (unlink(path) != 0 && errno != ENOENT)
@@ -89,7 +90,7 @@ static bool is_partial(const char *name) {
     return strncmp(name, PREFIX, sizeof PREFIX - 1) == 0 && strstr(name, SUFFIX ".tmp") != NULL;
 }
 
-/* Whoever holds the lock is the only one who writes here, so nobody is writing these. */
+/* The caller holds the lock, so no other run is writing these files. */
 static lks_status remove_partial(const char *directory) {
     DIR *entries = opendir(directory);
     if (entries == NULL) return lksi_error_file(directory);
@@ -107,10 +108,10 @@ static lks_status is_taken(const char *path, int descriptor) {
     ssize_t n_read = pread(descriptor, owner, sizeof owner - 1, 0);
     owner[n_read > 0 ? strcspn(owner, "\n") : 0] = '\0';
     return lksi_error(LKS_ERR_STATE, "%s: another run writes its checkpoints there: %s", path,
-                      owner[0] != '\0' ? owner : "which one it does not say");
+                      owner[0] != '\0' ? owner : "its name is unknown");
 }
 
-/* Who it is, for the one who comes second. Nothing depends on it. */
+/* Writes the owner to the lock file, for the error text of a second run. Nothing else depends on it. */
 static void sign(int descriptor) {
     char host[256], line[320];
     lksi_host_name(host, sizeof host);

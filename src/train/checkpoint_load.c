@@ -1,12 +1,12 @@
-/* Loading: rank 0 reads the file and checks all of it, and only then hands it out, tensor by tensor; each rank takes
- * its part. So the file needs to be on rank 0's host alone, and no two ranks can go on from different ones. */
+/* Loading: rank 0 reads and checks the whole file, then broadcasts it tensor by tensor. Each rank keeps its part. The
+ * file is needed on rank 0's host only, and all ranks load the same one. */
 #include "train/checkpoint.h"
 
 #include <string.h>
 
-/* --- what must be as it was --- */
+/* --- what must match the saved run --- */
 
-enum { RULE_N_STEPS = 12 }; /* the schedule's: not what users gave, but made from it */
+enum { RULE_N_STEPS = 12 }; /* index of the schedule's n_steps, which is derived from what users set */
 
 static lks_status check_rule(const lks_trainer *trainer, const char *path, const double rule[LKSI_N_RULE]) {
     double mine[LKSI_RULE_FIELDS];
@@ -15,18 +15,18 @@ static lks_status check_rule(const lks_trainer *trainer, const char *path, const
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer %s, this run has %s", path,
                           lksi_optimizer_name(rule[0]), lksi_optimizer_name(mine[0]));
     for (int i = 0; i < LKSI_RULE_FIELDS; i++) {
-        if (mine[i] == rule[i]) continue; /* as nothing does that is no number */
+        if (mine[i] == rule[i]) continue; /* false for NaN */
         if (i == RULE_N_STEPS && trainer->options.optimizer.schedule.kind != LKS_SCHEDULE_STEP)
             return lksi_error(LKS_ERR_ARGUMENT,
                               "%s: it was saved with a learning-rate schedule of %.17g steps, this run's has %.17g: "
-                              "its length, which in the trainers follows --epochs or --steps, has to stay",
+                              "its length must not change; in the trainers it follows --epochs or --steps",
                               path, rule[i], mine[i]);
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g", path,
                           lksi_rule_names[i], rule[i], mine[i]);
     }
     const double lr = rule[LKSI_RULE_FIELDS];
     if (lksi_learning_rate_check(lr) == LKS_OK) return LKS_OK;
-    return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %g is no learning rate", path, LKSI_RULE_NAME, lr);
+    return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %g is not a learning rate", path, LKSI_RULE_NAME, lr);
 }
 
 static lks_status check_number(const char *path, const char *name, int64_t saved, int64_t mine) {
@@ -89,10 +89,10 @@ static lks_status find(const lksi_safetensors *file, const char *name, lks_type 
     return check_entry(file, *entry, type, n_dims, dims);
 }
 
-/* Every entry that there must be, and no other: all are found, so counting them is enough. */
+/* Checks that the file has exactly the expected entries. All of them are found, so comparing the count is enough. */
 static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
                                 lksi_checkpoint_head *head) {
-    size_t n_expected = c->n_items + 2 + (size_t)trainer->options.n_states; /* and counters and rule */
+    size_t n_expected = c->n_items + 2 + (size_t)trainer->options.n_states; /* 2: counters and rule */
     const lksi_safetensors_entry *entry;
     for (size_t i = 0; i < c->n_items; i++) {
         lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
@@ -100,18 +100,18 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
     }
     LKS_TRY(lksi_checkpoint_check_states(trainer, file, head->counters.global_batch, &head->n_rows));
     if (file->n_entries == n_expected) return LKS_OK;
-    LKS_TRY(lksi_weights_check(trainer->store, file)); /* names a weight that the model does not have */
-    return lksi_error(LKS_ERR_FORMAT, "%s: of its entries of optimizer and trainer %zu are none of this run's",
+    LKS_TRY(lksi_weights_check(trainer->store, file)); /* reports a weight that the model does not have */
+    return lksi_error(LKS_ERR_FORMAT, "%s: of its optimizer and trainer entries %zu do not belong to this run",
                       file->path, file->n_entries - n_expected);
 }
 
-/* By its hash the file is whole: what does not fit is of another model or version. */
+/* The hash shows that the file is intact, so a mismatch means another model or version. */
 static lks_status of_whole_file(lks_status status) {
     return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lks_error_text()) : status;
 }
 
-/* Everything but the overwriting. Counters and rule come first: another optimizer is better told by its name, and a
- * version whose rules have other fields by its number. */
+/* Checks everything before anything is overwritten. Counters and rule come first. A file of another version is thus
+ * reported by its version number although its rule has other fields, and another optimizer by its name. */
 static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
                              const lksi_safetensors *file, lksi_checkpoint_head *head) {
     const lksi_safetensors_entry *counters, *rule;
@@ -142,20 +142,21 @@ lks_status lksi_checkpoint_open(const lks_trainer *trainer, const lksi_checkpoin
 
 /* --- overwriting --- */
 
-/* Once all ranks have written what is theirs. Files without a hash are compared only now, by what came of them. */
+/* Called when every rank has written its part. Weight files without a hash are compared only here, by the resulting
+ * replicas. */
 static lks_status end_overwriting(lks_trainer *trainer, const char *what, const char *path, lks_status status) {
-    if (status != LKS_OK) /* the file was good a moment ago; the parameters are neither old nor new */
+    if (status != LKS_OK) /* the parameters are now partly old and partly new */
         return lksi_group_fail(trainer->options.group, status);
     LKS_TRY(lksi_checkpoint_agree(trainer, what, path, LKS_OK, 0));
     return lksi_store_is_shared(trainer->store) ? LKS_OK : lks_check_replicas(trainer->options.group, trainer->store);
 }
 
-/* Of a shared replica one rank does. */
+/* Rank 0 alone writes a shared replica. */
 static bool writes_parameters(const lks_trainer *trainer) {
     return !lksi_store_is_shared(trainer->store) || lks_group_rank(trainer->options.group) == 0;
 }
 
-/* A tensor's values from rank 0 to all ranks. */
+/* Broadcasts the values of one tensor from rank 0. */
 static lks_status hand_out(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_checkpoint_item *item,
                            const lksi_safetensors *file) {
     lks_parameter_view view = lks_store_parameter(trainer->store, item->tensor);
@@ -184,12 +185,12 @@ static lks_status take(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safe
     if (head->n_rows > 0) LKS_TRY(lksi_checkpoint_take_states(trainer, file, head->n_rows));
     LKS_TRY(lks_distributed_optimizer_set_lr(trainer->optimizer, head->rule[LKSI_RULE_FIELDS]));
     lksi_state_set_step(trainer->optimizer, head->counters.step);
-    lksi_state_hold_nothing_back(trainer->optimizer); /* no file keeps it; what is there is of other steps */
+    lksi_state_hold_nothing_back(trainer->optimizer); /* files do not store it; the present one is of other steps */
     trainer->n_steps = head->counters.step;
     return LKS_OK;
 }
 
-/* What rank 0 found, told to all; what it could not do, they could not either. */
+/* Broadcasts rank 0's result. If rank 0 failed, all ranks return its error. */
 static lks_status tell(const lks_trainer *trainer, lks_status status, lksi_checkpoint_head *head) {
     head->status = status;
     if (status != LKS_OK) snprintf(head->text, sizeof head->text, "%s", lks_error_text());
@@ -203,7 +204,7 @@ static lks_status load(lks_trainer *trainer, lksi_checkpoint *c, lksi_safetensor
     LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_load", path, status, 0));
     if (lks_group_rank(trainer->options.group) == 0) status = find_file(trainer, c, path, expected, file, head);
     LKS_TRY(tell(trainer, status, head));
-    if (head->path[0] == '\0') { /* there is none: from the beginning */
+    if (head->path[0] == '\0') { /* no checkpoint: start from the beginning */
         head->counters = (lksi_checkpoint_counters){0};
         return LKS_OK;
     }
@@ -232,7 +233,7 @@ lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position
     return lksi_checkpoint_load(trainer, path, position, lksi_checkpoint_open, NULL, 0);
 }
 
-/* --- weights alone: every rank reads the file --- */
+/* --- weights only: every rank reads the file --- */
 
 static uint64_t hash_of(const lksi_safetensors *file) {
     return file != NULL ? lksi_hash64(LKSI_HASH_START, file->sha256, sizeof file->sha256) : 0;

@@ -1,8 +1,8 @@
-/* Checkpoints of a loop of one's own: store and optimizer go through a trainer's, as a trainer made of just these two.
- */
+/* Checkpoints for a custom training loop. They are saved and loaded through a temporary trainer that has only the store
+ * and the optimizer. */
 #include "train/checkpoint.h"
 
-/* Fails the group where this rank has no memory: the others must not wait for it. */
+/* Fails the group if this rank is out of memory, because the other ranks must not wait for it. */
 static lks_status borrow(lks_trainer *trainer, const char *call, lks_distributed_optimizer *optimizer, const char *path,
                          const lks_position *position) {
     LKS_TRY(lksi_checkpoint_check_given(call, "optimizer", optimizer, path, position));

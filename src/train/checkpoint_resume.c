@@ -1,4 +1,4 @@
-/* Going on from a directory: rank 0 looks for the newest checkpoint in it that is whole. */
+/* Resuming from a directory: rank 0 finds the newest intact checkpoint in it. */
 #include "train/checkpoint.h"
 #include "train/checkpoint_directory.h"
 
@@ -9,8 +9,9 @@ static bool is_of_kind(const char *path, mode_t kind) {
     return stat(path, &info) == 0 && (info.st_mode & S_IFMT) == kind;
 }
 
-/* Damage is passed over. A file of another run is an error: what is older will be that run's as well; so is one that
- * may be whole and cannot be read (permission, descriptors, the disk): it would be removed behind the next one. */
+/* Skips a damaged file. A file of another run is an error, because the older files belong to that run too. An
+ * unreadable file (permissions, descriptors, disk) is also an error: it may be intact, and the next checkpoint would
+ * remove it. */
 static lks_status open_one(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
                            const lks_position *expected, lksi_safetensors **file, lksi_checkpoint_head *head) {
     lks_status status = lksi_checkpoint_open(trainer, c, path, expected, file, head);
@@ -20,7 +21,8 @@ static lks_status open_one(const lks_trainer *trainer, const lksi_checkpoint *c,
     return LKS_OK;
 }
 
-/* To begin anew is for a directory that has none: who has checkpoints would rather look into what became of them. */
+/* Starts from the beginning only if the directory has no checkpoint. If it has only unusable ones, the user should know
+ * before they are replaced. */
 static lks_status find_newest(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
                               const lks_position *expected, lksi_safetensors **file, lksi_checkpoint_head *head) {
     int64_t *steps;
@@ -41,7 +43,7 @@ static lks_status find_newest(const lks_trainer *trainer, const lksi_checkpoint 
     return status;
 }
 
-/* Directories are remembered by what they are, not by how they are called. */
+/* A directory is identified by device and inode, because it may have several names. */
 static lksi_searched identity_of(const char *path) {
     struct stat info;
     if (stat(path, &info) != 0) return (lksi_searched){0};

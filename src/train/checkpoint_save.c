@@ -1,4 +1,4 @@
-/* Saving: all ranks bring their part, rank 0 writes what was put together. */
+/* Saving: all ranks contribute to the image, and rank 0 writes it. */
 #include "train/checkpoint.h"
 
 static lks_status declare(const lks_trainer *trainer, const lksi_checkpoint *c, lksi_safetensors_writer *writer) {

@@ -1,4 +1,4 @@
-/* The data section of a checkpoint, put together on rank 0: what must happen between two steps. */
+/* The snapshot: fills the image on rank 0. Training must not step meanwhile. */
 #include "train/checkpoint.h"
 
 #include <string.h>
@@ -31,14 +31,15 @@ lks_status lksi_checkpoint_reserve(const lks_trainer *trainer, lksi_checkpoint *
                     LKSI_N_RULE * sizeof(double);
     if (nbytes > c->image_capacity) {
         LKS_TRY(lksi_grow((void **)&c->image, &c->image_capacity, nbytes, 1));
-        memset(c->image, 0, c->image_capacity); /* the pages are there before training waits for a copy to them */
+        memset(c->image, 0,
+               c->image_capacity); /* touches the pages now rather than while training waits for the copy */
     }
     c->image_nbytes = nbytes;
     return LKS_OK;
 }
 
-/* All ranks go through all items, for the state's sake. Rank 0's own share may fail there without the others: it still
- * goes through the rest with them. */
+/* All ranks process all items, because gathering the state is collective. If rank 0 fails to copy an item, it continues
+ * with the collective part so that the others do not wait. */
 static lks_status put_items(lks_trainer *trainer, lksi_checkpoint *c, bool is_first, lks_status *status) {
     for (size_t i = 0; i < c->n_items; i++) {
         const lksi_checkpoint_item *item = &c->items[i];

@@ -1,11 +1,11 @@
-/* What a model carries from step to step, in checkpoints: whole columns of a text, so that a run may be resumed in the
- * middle of an epoch. A row for each sample of the batches: fewer than the global batch where the data set is smaller.
- * Every rank loads all of them, and its first batch shows which are its own. */
+/* The model's states in checkpoints. They are saved for whole columns of a text, so that a run can be resumed in the
+ * middle of an epoch. There is one row per sample of the batch, which is less than the global batch if the data set is
+ * smaller. Every rank loads all rows. Its first batch shows which rows are its own. */
 #include "train/checkpoint.h"
 
 static void name_state(int i, char name[32]) { snprintf(name, 32, LKSI_TRAINER_PREFIX "state.%d", i); }
 
-/* Shape (n_rows, ...) of state `i`. */
+/* Writes the shape (n_rows, ...) of state `i`. */
 static int shape_of(const lks_trainer *trainer, int i, int64_t n_rows, int64_t dims[LKSI_MAX_DIMS]) {
     const lks_node *input = trainer->options.states[i].input;
     int n_dims = lks_node_n_dims(input);
@@ -13,13 +13,13 @@ static int shape_of(const lks_trainer *trainer, int i, int64_t n_rows, int64_t d
     return n_dims;
 }
 
-/* This rank's part of what is saved. */
+/* Number of rows that this rank contributes. If every rank still has all rows, only rank 0 contributes. */
 static int64_t rows_to_bring(const lks_trainer *trainer) {
     bool has_none = trainer->seats.is_whole && lks_group_rank(trainer->options.group) > 0;
     return has_none ? 0 : trainer->states.n_rows;
 }
 
-/* What no trainer would load is not saved. */
+/* Refuses to save states that no trainer could load. */
 static lks_status check_rows(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
                              int64_t global_batch) {
     int64_t n_before = 0, of_all = trainer->seats.of_all, begin = trainer->seats.begin;
@@ -73,7 +73,7 @@ lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, const lksi
 
 static lks_status gather_state(lks_trainer *trainer, const lksi_checkpoint *c, int i, void *out) {
     size_t n_rows = (size_t)rows_to_bring(trainer), row_nbytes = lksi_states_row_nbytes(trainer, i);
-    void *mine = lksi_alloc_array(n_rows, row_nbytes); /* where the host can touch them */
+    void *mine = lksi_alloc_array(n_rows, row_nbytes); /* in host memory */
     lks_status status = mine != NULL ? LKS_OK : LKS_ERR_MEMORY;
     if (status == LKS_OK && n_rows > 0)
         status = lksi_device_copy_out(lksi_store_device(trainer->store), mine, trainer->states.values[i],
@@ -90,14 +90,14 @@ lks_status lksi_checkpoint_gather_states(lks_trainer *trainer, lksi_checkpoint *
         size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
         for (int rank = 0; rank < lks_group_size(trainer->options.group); rank++)
             c->counts[rank] = (size_t)c->rows[rank] * row_nbytes / sizeof(float);
-        void *out = c->image != NULL ? c->image + offset : NULL; /* rank 0 alone has one, and takes them in */
+        void *out = c->image != NULL ? c->image + offset : NULL; /* only rank 0 has an image */
         LKS_TRY(gather_state(trainer, c, i, out));
         offset += (size_t)c->n_rows * row_nbytes;
     }
     return LKS_OK;
 }
 
-/* No more than fit, so that another shape than the file's is found to be expected where it has more. */
+/* Number of rows to expect. It is limited to the global batch, so that the shape check reports a file with more. */
 static int64_t rows_in(const lksi_safetensors_entry *entry, int64_t global_batch) {
     int64_t n_rows = entry->n_dims > 0 ? entry->dims[0] : 0;
     return n_rows < global_batch ? n_rows : global_batch;
@@ -122,7 +122,7 @@ lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_s
 }
 
 lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t n_rows) {
-    int64_t n_in_use = trainer->states.n_rows; /* and so many stay so where another rank has no room */
+    int64_t n_in_use = trainer->states.n_rows; /* restored, because another rank may fail to reserve */
     lks_status status = lksi_states_reserve(trainer, &trainer->states, n_rows, n_rows);
     trainer->states.n_rows = n_in_use;
     return status;

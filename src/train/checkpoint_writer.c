@@ -1,9 +1,9 @@
-/* One image is written at a time. All that both threads touch is under the mutex; the image itself is handed over by
- * it: it is the thread's while is_busy.
+/* The checkpoint writer thread. It writes one image at a time. The mutex protects every field that both threads access.
+ * The image belongs to the writer thread while is_busy is true, and to the training thread otherwise.
  *
- * The thread gives way to those that compute (nice): what it hashes and writes has until the next checkpoint is due,
- * and when training waits for it then, the CPU is its own. */
-#define _GNU_SOURCE /* gettid's number for setpriority */
+ * The thread runs at a lower priority (nice): hashing and writing may take until the next checkpoint is due. If
+ * training then waits for it, the CPU is free for it. */
+#define _GNU_SOURCE /* syscall */
 #include "train/checkpoint_writer.h"
 
 #include "train/checkpoint_directory.h"
@@ -23,7 +23,7 @@ struct lksi_checkpoint_writer {
     pthread_cond_t changed;
     bool is_busy, is_ending;
     int64_t step, copied_ns;
-    lks_status status; /* of the last one, until it is told */
+    lks_status status; /* of the last write, until lksi_checkpoint_writer_wait returns it */
     char text[1024];
 };
 
@@ -38,7 +38,7 @@ static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
     return lksi_checkpoint_prune(writer->directory, writer->step, writer->keep);
 }
 
-/* With the mutex held. */
+/* The caller holds the mutex. */
 static void note(lksi_checkpoint_writer *writer, lks_status status) {
     writer->status = status;
     if (status != LKS_OK) snprintf(writer->text, sizeof writer->text, "%s", lks_error_text());
@@ -46,7 +46,7 @@ static void note(lksi_checkpoint_writer *writer, lks_status status) {
 
 static void give_way(void) {
     enum { NICENESS = 10 };
-    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS); /* of this thread alone, on Linux */
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS); /* on Linux this affects one thread only */
 }
 
 static void run(void *opaque) {
@@ -93,7 +93,7 @@ void lksi_checkpoint_writer_destroy(lksi_checkpoint_writer *writer) {
     pthread_cond_broadcast(&writer->changed);
     pthread_mutex_unlock(&writer->mutex);
     lksi_thread_join(writer->thread);
-    if (writer->status != LKS_OK) lksi_log(LKS_LOG_ERROR, "%s", writer->text); /* nobody asked */
+    if (writer->status != LKS_OK) lksi_log(LKS_LOG_ERROR, "%s", writer->text); /* no wait has returned it */
     pthread_cond_destroy(&writer->changed);
     pthread_mutex_destroy(&writer->mutex);
     lksi_free(writer);

@@ -1,11 +1,12 @@
-/* Checkpoints every so many steps.
+/* Periodic checkpoints.
  *
  *     rank 0    step ── [wait for the last file] snapshot ── step ── step ── step ...
- *     others    step ── bring their part of the state ────── step ── step ── step ...
+ *     others    step ── send their part of the state ─────── step ── step ── step ...
  *     thread                                    └> hash, write, sync, rename, remove old ones
  *
- * What holds training up is the snapshot, a copy in memory. Where the last file is not finished when the next is due,
- * training waits for it: how much a death may cost was given, how fast the disk is was not. */
+ * Training waits only for the snapshot, a copy in memory. If the previous file is not finished when the next checkpoint
+ * is due, training waits for it: `every` limits how much work a crash may cost, and a slow disk must not exceed that.
+ */
 #include "train/checkpoint_directory.h"
 #include "train/checkpoint_writer.h"
 
@@ -21,21 +22,22 @@ struct lks_checkpointer {
     lksi_checkpoint checkpoint;
     lksi_checkpoint_writer *writer; /* rank 0 */
     int lock;                       /* rank 0: a descriptor, or -1 */
-    char path[LKSI_PATH_NBYTES];    /* of the last; empty before */
+    char path[LKSI_PATH_NBYTES];    /* of the last checkpoint; empty before the first */
 };
 
 static bool is_first(const lks_checkpointer *c) { return lks_group_rank(c->trainer->options.group) == 0; }
 
-/* --- coming and going --- */
+/* --- create and destroy --- */
 
 static lks_status check_options(const char *directory, const lks_checkpointer_options *options) {
     if (directory == NULL || directory[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "checkpoints need a directory");
     if (options->every >= 0 && options->keep >= 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "checkpoints every %lld steps, of which %lld are kept",
+    return lksi_error(LKS_ERR_ARGUMENT, "checkpoints every %lld steps, keeping %lld: neither may be negative",
                       (long long)options->every, (long long)options->keep);
 }
 
-/* Checkpoints that this run has not gone on from would be taken for its own when it is resumed. */
+/* Refuses a directory with later checkpoints that this run was not resumed from. A later resume would take them for
+ * this run's. */
 static lks_status check_newer(const lks_checkpointer *c) {
     int64_t *steps;
     size_t count;
@@ -95,9 +97,9 @@ void lks_checkpointer_destroy(lks_checkpointer *c) {
     lksi_free(c);
 }
 
-/* --- in between --- */
+/* --- while training --- */
 
-/* For the message: the last file, or before the first the directory. */
+/* The name for error texts: the last file, or the directory before the first. */
 static const char *name_of(const lks_checkpointer *c) { return c->path[0] != '\0' ? c->path : c->directory; }
 
 static lks_status wait_for_last(lks_checkpointer *c) {
@@ -110,7 +112,7 @@ static lks_status begin(lks_checkpointer *c, const lks_position *position) {
     if (status == LKS_OK) status = lksi_checkpoint_check_position(c->trainer, c->directory, position);
     LKS_TRY(lksi_checkpoint_agree(c->trainer, "checkpointer", name_of(c), status, 0));
     lksi_checkpoint_path(c->path, c->directory, c->trainer->n_steps);
-    if (c->trainer->options.n_states > 0) /* which are as large as its batches */
+    if (c->trainer->options.n_states > 0) /* their size depends on the batch */
         LKS_TRY(lksi_checkpoint_make_room(c->trainer, &c->checkpoint, c->path, position));
     int64_t began_ns = lksi_now_ns();
     LKS_TRY(lksi_checkpoint_snapshot(c->trainer, &c->checkpoint, position, &status));

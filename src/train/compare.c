@@ -1,4 +1,4 @@
-/* What all ranks of a trainer must have been given alike: compared before step 0, since afterwards they would train
+/* What must be equal on all ranks of a trainer. It is compared before step 0, because ranks that differ would train
  * something that nobody asked for. */
 #include "train/trainer_internal.h"
 
@@ -21,7 +21,7 @@ lks_status lksi_trainer_compare(const lks_trainer *trainer) {
     lksi_list_add_rule(&list, &trainer->options.optimizer);
     lksi_list_add_machine(&list, device);
     if (lksi_device_has_memory(device))
-        lksi_list_add_integer(&list, "LOCKSTEP_GPU_GRAPHS", trainer->makes_recordings); /* see flat.c */
+        lksi_list_add_integer(&list, "LOCKSTEP_GPU_GRAPHS", trainer->makes_recordings); /* why: is_alike in flat.c */
     lksi_list_add_graph(&list, graph);
     return lksi_list_compare(&list, trainer->options.group, "trainer_create");
 }

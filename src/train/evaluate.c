@@ -1,5 +1,6 @@
-/* Evaluation: the data set in chunks of fixed size, dealt to the ranks in turn. Every chunk's sums are made by one rank
- * and added in chunk order by all, so any number of ranks gets the same figures to the bit. */
+/* Evaluation: the data set is cut into chunks of fixed size, which are assigned to the ranks round-robin. One rank
+ * computes the sums of a chunk, and all ranks add them in chunk order. The result has the same bits for any number of
+ * ranks. */
 #include "data/set_batch.h"
 #include "train/trainer_internal.h"
 
@@ -11,7 +12,7 @@ typedef struct scratch {
     char *features;
     void *labels; /* or targets */
     lksi_chunk_sums *sums;
-    lksi_states states; /* zeros: a chunk's samples go on from no others */
+    lksi_states states; /* zeros for every chunk: its samples do not continue others */
 } scratch;
 
 void lksi_chunk_add(lks_trainer *trainer, const lks_program *program, const int32_t *labels, int64_t count,
@@ -26,7 +27,8 @@ lksi_chunk_sums *lksi_chunks_create(const lks_trainer *trainer, int64_t n_chunks
     return lksi_alloc_array((size_t)n_chunks + (size_t)lks_group_size(trainer->options.group), sizeof(lksi_chunk_sums));
 }
 
-/* A rank's entry behind the chunks' is 0 elsewhere, too. A hash has more bits than one number keeps. */
+/* Each rank has one entry after the chunks, which is 0 on all other ranks. A double has too few bits for a 64-bit hash,
+ * so two fields hold one half each. */
 static void tell_hash(lksi_chunk_sums *mine, uint64_t hash) {
     mine->n_labels = (double)(uint32_t)(hash >> 32), mine->loss = (double)(uint32_t)hash;
 }
@@ -64,7 +66,7 @@ lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sum
     return lksi_error(LKS_ERR_NUMERIC, "the loss of the evaluation is %g", metrics->loss);
 }
 
-/* As the model's input has it. */
+/* Reads a sample in the form that the model's input takes. */
 static lks_status get(const lks_trainer *trainer, const lks_dataset *dataset, int64_t index, void *row, void *label) {
     return lksi_trainer_takes_bytes(trainer) ? lks_dataset_get_bytes(dataset, index, row, label)
                                              : lks_dataset_get(dataset, index, row, label);

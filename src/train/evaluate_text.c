@@ -1,7 +1,7 @@
-/* Evaluation on a text: cut into columns, the columns into chunks, the chunks dealt to the ranks in turn. Columns and
- * chunks are the same for any number of ranks; every chunk's sums are made by one rank and added in chunk order by all,
- * so any number of ranks gets the same figures to the bit. A column's state begins at 0, which costs its first tokens
- * their context: columns are so long that it does not show. */
+/* Evaluation on a text: the text is cut into columns, the columns are grouped into chunks, and the chunks are assigned
+ * to the ranks round-robin. Columns and chunks are the same for any number of ranks. One rank computes the sums of a
+ * chunk, and all ranks add them in chunk order, so the result has the same bits for any number of ranks. The state of a
+ * column begins at 0, so its first tokens lack context. Columns are long enough to make this negligible. */
 #include "data/set_batch.h"
 #include "train/trainer_internal.h"
 

@@ -1,15 +1,15 @@
-/* Steps on a GPU: forward, backward, the sums over the ranks and the update are put on it in one go, and once a program
- * has made one step, are recorded and replayed: the host then sends a batch, asks for the recording, and reads what it
- * came to.
+/* Steps on a GPU. Forward, backward, reduction over the ranks and update are enqueued on the stream as one unit. After
+ * the first step of a program, this work is recorded (a CUDA graph) and replayed. The host then sends a batch, launches
+ * the recording and reads the results.
  *
- *     step 1   send   run                 the libraries load and choose; room is made
+ *     step 1   send   run                 libraries load and choose algorithms, memory is allocated
  *     step 2   send   record, replay
  *     then     send   replay
  *
- * A trainer that runs ahead reads what a step came to when the next one is on its way.
+ * A trainer that runs ahead reads the results of a step after it has launched the next one.
  *
- * A step in several pieces, or whose batch norms meet the other ranks, or that checks gradients is made in its parts,
- * by trainer.c. */
+ * A step in several pieces, with synchronised batch norms, or with gradient checks is executed in parts by trainer.c.
+ */
 #include "train/trainer_internal.h"
 
 #include <string.h>
@@ -30,14 +30,14 @@ void lksi_flat_forget(lks_trainer *trainer) {
     }
 }
 
-/* Each rank for itself: it may have more samples than another. */
+/* Each rank decides alone, because ranks may have different numbers of samples. */
 static bool can_be_sent_ahead(const lks_trainer *trainer, const lks_batch *batch) {
     size_t sample_nbytes = lksi_row_nbytes(trainer->options.features) + lksi_row_nbytes(trainer->options.labels);
     return (size_t)batch->count <= device_of(trainer)->ops->memory->ahead_nbytes / sample_nbytes;
 }
 
-/* Where the states have to move, too, the step under way ends first: here, where its error is no reason to fail the
- * group. */
+/* Finishes the step in progress before the states move or the batch is too large to be sent ahead. Here an error of
+ * that step is no reason to fail the group. */
 static lks_status make_ready(lks_trainer *trainer, const lks_batch *batch) {
     return lksi_states_must_move(trainer, batch) || !can_be_sent_ahead(trainer, batch) ? lksi_flat_catch_up(trainer)
                                                                                        : LKS_OK;
@@ -58,10 +58,10 @@ static lks_status put(lks_trainer *trainer, lks_program *program) {
     return lksi_flat_put(trainer->optimizer);
 }
 
-/* NCCL wants an operation to come out of a graph on all ranks or on none. So whether a step does depends on what all
- * ranks know: their parts are equal, and none lacks so many labels that it may have none, and makes the step in parts.
- * (Of the parts 4, 2 and 0 that LKS_SHARD_BATCHES deals of 6 one is a third, but does not begin where a third does.)
- */
+/* NCCL requires that all ranks execute an operation from a CUDA graph, or none. The decision must therefore depend only
+ * on what all ranks know: their parts are equal, and so few labels are missing that every rank has some. (A rank
+ * without labels executes the step in parts.) Comparing the count alone is not enough: LKS_SHARD_BATCHES divides 6
+ * samples into 4, 2 and 0. One of these parts is a third of the batch but does not begin where a third begins. */
 static bool is_alike(const lks_trainer *trainer, const lks_batch *batch) {
     int64_t size = lks_group_size(trainer->options.group), rank = lks_group_rank(trainer->options.group);
     int64_t row = lksi_trainer_labels_of_sample(trainer);
@@ -84,7 +84,8 @@ static lks_status record(lks_trainer *trainer, lksi_compiled *compiled) {
     return status;
 }
 
-/* There is no going on without by itself: it would hide that steps are slower, and all ranks would have to. */
+/* Does not fall back to steps without recordings: that would hide that steps are slower, and all ranks would have to.
+ */
 static lks_status record_or_advise(lks_trainer *trainer, lksi_compiled *compiled) {
     lks_status status = record(trainer, compiled);
     if (status != LKS_ERR_SYSTEM) return status;
@@ -126,7 +127,7 @@ lks_status lksi_flat_catch_up(lks_trainer *trainer) {
     return status;
 }
 
-/* The step before is waited for once this one is asked for. */
+/* Waits for the previous step only after this one is launched. */
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch) {
     LKS_TRY(make_ready(trainer, batch));
     lks_status status = step(trainer, batch);

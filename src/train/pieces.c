@@ -1,11 +1,11 @@
-/* Pieces of a rank's part of a batch, computed one after the other: micro-batches, so that activations take the memory
- * of one, or grains, which are the same at every world size. */
+/* Pieces of a rank's part of a batch, which are computed one after the other. They are micro-batches, so that only the
+ * activations of one are in memory, or grains, which are the same for every world size. */
 #include "data/grains.h"
 #include "train/trainer_internal.h"
 
 lks_status lksi_pieces_check_options(const lks_trainer_options *options) {
     if (options->accumulate < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
+        return lksi_error(LKS_ERR_ARGUMENT, "accumulate %lld is negative", (long long)options->accumulate);
     LKS_TRY(lksi_grains_check(options->grains, lks_group_size(options->group)));
     if (options->grains == 0) return LKS_OK;
     char obstacle[160];
@@ -43,11 +43,11 @@ lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch)
 int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch) {
     if (trainer->options.grains > 0) return trainer->options.grains / lks_group_size(trainer->options.group);
     int64_t n = trainer->options.accumulate > 0 ? trainer->options.accumulate : 1;
-    bool is_met = trainer->statistics != NULL; /* by the other ranks in every piece: all need as many */
+    bool is_met = trainer->statistics != NULL; /* all ranks communicate in every piece, so all need the same number */
     return n < batch->count || is_met ? n : batch->count;
 }
 
-/* Where a piece begins within this rank's part; the last one's end is that of the next. */
+/* First sample of a piece within this rank's part. A piece ends where the next one begins. */
 static int64_t begin_of(const lks_trainer *trainer, const lks_batch *batch, int64_t index) {
     int64_t n = lksi_pieces_count(trainer, batch), rank = lks_group_rank(trainer->options.group);
     if (trainer->options.grains == 0) return batch->count * index / n;
@@ -78,7 +78,7 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
         piece.labels = batch->labels + begin * label_row;
     if (batch->indices != NULL) piece.indices = batch->indices + begin;
     piece.global_offset = batch->global_offset + begin;
-    bool is_grain = trainer->options.grains > 0; /* counted here alone, so that no loader's count makes a difference */
+    bool is_grain = trainer->options.grains > 0; /* always counted here, so that a loader's count makes no difference */
     if (is_grain || piece.count < batch->count)
         piece.n_labels = lksi_trainer_count_labels(trainer, piece.labels, piece.count * label_row);
     return piece;

@@ -1,8 +1,9 @@
-/* Safetensors: 8 bytes little-endian, the length of a JSON header; the header, name -> {dtype, shape, data_offsets}
- * and "__metadata__" with strings; then the data, row-major, little-endian. Offsets count from the data's first byte.
+/* Safetensors files: 8 bytes little-endian with the length of the header; the JSON header, which maps names to {dtype,
+ * shape, data_offsets} and "__metadata__" to strings; the data, row-major and little-endian. Offsets count from the
+ * first byte of the data.
  *
- * The reader trusts nothing: the header is bounded, every number in it is checked before it is used, entries must cover
- * the data from its first to its last byte without gap or overlap, and names must be unique. */
+ * The reader does not trust the file. The header's size is limited, every number is checked before it is used, the
+ * entries must cover the data without gap or overlap, and names must be unique. */
 #ifndef LKSI_SAFETENSORS_H
 #define LKSI_SAFETENSORS_H
 
@@ -13,43 +14,43 @@ enum { LKSI_SAFETENSORS_MAX_DIMS = 8 };
 typedef struct lksi_safetensors_entry {
     char *name;
     const char *dtype; /* as in the file: "F32" */
-    bool has_type;     /* whether `type` is what dtype means; the library does not know all of them */
+    bool has_type;     /* whether the library has this dtype; only then is `type` valid */
     lks_type type;
     size_t element_nbytes;
     int n_dims;
     int64_t dims[LKSI_SAFETENSORS_MAX_DIMS];
     int64_t count;
-    uint64_t begin, end; /* bytes of the data */
+    uint64_t begin, end; /* byte range in the data */
 } lksi_safetensors_entry;
 
 typedef struct lksi_safetensors {
     char *path;
     int descriptor;
     uint64_t data_begin, data_nbytes;
-    lksi_safetensors_entry *entries; /* in the order of their names */
+    lksi_safetensors_entry *entries; /* sorted by name */
     size_t n_entries;
-    char sha256[65]; /* of the data, as "__metadata__" has it; empty where it does not */
+    char sha256[65]; /* of the data, from "__metadata__"; empty if it has none */
 } lksi_safetensors;
 
-/* Reads the header and checks it against the file's length. The caller owns *file.
- * Errors: LKS_ERR_FILE; LKS_ERR_FORMAT, naming the file and, where there is one, the entry. */
+/* Reads the header and checks it against the length of the file. The caller owns *file.
+ * Errors: LKS_ERR_FILE. LKS_ERR_FORMAT: the text names the file and, if there is one, the entry. */
 lks_status lksi_safetensors_open(lksi_safetensors **file, const char *path);
 void lksi_safetensors_close(lksi_safetensors *file); /* accepts NULL */
 
-/* How long the header is, from the file's first bytes. */
+/* Reads the length of the header from the first bytes of the file, and checks it. */
 lks_status lksi_safetensors_header_nbytes(const char *path, const void *first_bytes, uint64_t file_nbytes,
                                           uint64_t *header_nbytes);
-/* Fills entries and sha256 from a header; `file` has path and data_nbytes. What was made is lksi_safetensors_close's.
- */
+/* Fills in entries and sha256 from a header. `file` has path and data_nbytes. lksi_safetensors_close frees the entries,
+ * also after an error. */
 lks_status lksi_safetensors_parse(lksi_safetensors *file, const char *header, size_t header_nbytes);
 
-/* NULL where there is none. */
+/* Returns NULL if there is no such entry. */
 const lksi_safetensors_entry *lksi_safetensors_find(const lksi_safetensors *file, const char *name);
-/* LKS_ERR_FORMAT where the data's hash is not the one in the header. */
+/* LKS_ERR_FORMAT: the hash of the data is not the one in the header. */
 lks_status lksi_safetensors_verify(const lksi_safetensors *file);
-/* The entry's bytes. */
+/* Reads the bytes of the entry. */
 lks_status lksi_safetensors_read(const lksi_safetensors *file, const lksi_safetensors_entry *entry, void *values);
-/* LKS_ERR_FORMAT where the entry has other dimensions. */
+/* LKS_ERR_FORMAT: the entry has other dimensions. */
 lks_status lksi_safetensors_check_shape(const lksi_safetensors *file, const lksi_safetensors_entry *entry, int n_dims,
                                         const int64_t *dims);
 
@@ -57,13 +58,13 @@ lks_status lksi_safetensors_check_shape(const lksi_safetensors *file, const lksi
 
 typedef struct lksi_safetensors_writer lksi_safetensors_writer;
 lks_status lksi_safetensors_writer_create(lksi_safetensors_writer **writer);
-/* LKS_F32, LKS_F64 or LKS_I64. */
+/* `type` is LKS_F32, LKS_F64 or LKS_I64. */
 lks_status lksi_safetensors_declare(lksi_safetensors_writer *writer, const char *name, lks_type type, int n_dims,
                                     const int64_t *dims);
 lks_status lksi_safetensors_begin(lksi_safetensors_writer *writer, const char *path);
 lks_status lksi_safetensors_append(lksi_safetensors_writer *writer, const void *data, size_t nbytes);
-/* Fills in the hash and puts the file in its place. */
+/* Fills in the hash and renames the file to its path. */
 lks_status lksi_safetensors_finish(lksi_safetensors_writer *writer);
-void lksi_safetensors_writer_destroy(lksi_safetensors_writer *writer); /* discards what is not finished; accepts NULL */
+void lksi_safetensors_writer_destroy(lksi_safetensors_writer *writer); /* discards an unfinished file; accepts NULL */
 
 #endif

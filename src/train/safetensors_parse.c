@@ -1,4 +1,5 @@
-/* The header of a safetensors file. Source: the format's description in its reference implementation's README. */
+/* Parser for the header of a safetensors file. Source: the format description in the README of the reference
+ * implementation. */
 #include "train/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -6,13 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t MAX_HEADER_NBYTES = 100u << 20; /* as the reference implementation has it */
-enum { MAX_NODES = 4000000, MAX_EXACT_BITS = 53 };    /* of JSON: cJSON takes about 64 bytes for each */
+static const uint64_t MAX_HEADER_NBYTES = 100u << 20; /* the limit of the reference implementation */
+/* MAX_NODES limits the JSON nodes, because cJSON allocates about 64 bytes for each. Doubles are exact up to 2^53. */
+enum { MAX_NODES = 4000000, MAX_EXACT_BITS = 53 };
 
 typedef struct known_type {
     const char *name;
     size_t nbytes;
-    bool has_type; /* the library's */
+    bool has_type; /* whether the library has this type */
     lks_type type;
 } known_type;
 
@@ -41,10 +43,10 @@ lks_status lksi_safetensors_header_nbytes(const char *path, const void *first_by
     return LKS_OK;
 }
 
-/* The names are C strings, which it would end early. */
+/* Names are C strings, which a NUL character would end early. */
 static bool is_escaped_nul(const char *at, size_t n_left) { return n_left >= 6 && memcmp(at, "\\u0000", 6) == 0; }
 
-/* Before a parser allocates anything for it. */
+/* Checks the text before the JSON parser allocates anything for it. */
 static lks_status check_text(const char *path, const char *header, size_t nbytes) {
     size_t n_nodes = 0;
     for (size_t i = 0; i < nbytes; i++) {
@@ -54,7 +56,7 @@ static lks_status check_text(const char *path, const char *header, size_t nbytes
         if (is_escaped_nul(header + i, nbytes - i))
             return lksi_error(LKS_ERR_FORMAT, "%s: not a safetensors file: a zero character at byte %zu of its header",
                               path, i);
-        if (c == '\\') i++; /* what it escapes begins nothing */
+        if (c == '\\') i++; /* skips the escaped character */
         n_nodes += c == ',' || c == ':' || c == '[' || c == '{';
     }
     if (header[0] != '{')
@@ -74,7 +76,7 @@ static bool is_whole(const cJSON *item) {
     return cJSON_IsNumber(item) && item->valuedouble >= 0 && floor(item->valuedouble) == item->valuedouble;
 }
 
-/* JSON's numbers are doubles here: those up to 2^53 are what the file says. */
+/* cJSON stores numbers as doubles, which represent integers up to 2^53 exactly. */
 static bool as_integer(const cJSON *item, uint64_t *value) {
     if (!is_whole(item) || item->valuedouble > ldexp(1, MAX_EXACT_BITS)) return false;
     *value = (uint64_t)item->valuedouble;
@@ -165,7 +167,7 @@ static lks_status parse_metadata(lksi_safetensors *file, const cJSON *metadata) 
     return LKS_OK;
 }
 
-/* --- all of them --- */
+/* --- all entries --- */
 
 static int by_offset(const void *a, const void *b) {
     const lksi_safetensors_entry *x = a, *y = b;
@@ -236,7 +238,7 @@ lks_status lksi_safetensors_parse(lksi_safetensors *file, const char *header, si
         return lksi_error(LKS_ERR_FORMAT, "%s: not a safetensors file: its header is not JSON from byte %lld on",
                           file->path, end != NULL ? (long long)(end - header) : 0);
     lks_status status = LKS_OK;
-    for (; end < header + header_nbytes && status == LKS_OK; end++) /* writers pad it with blanks */
+    for (; end < header + header_nbytes && status == LKS_OK; end++) /* writers pad the header with blanks */
         if (*end != ' ' && *end != '\n' && *end != '\t' && *end != '\r')
             status = lksi_error(LKS_ERR_FORMAT, "%s: its header has something behind its end", file->path);
     if (status == LKS_OK) status = parse_all(file, root);

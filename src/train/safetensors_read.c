@@ -1,4 +1,4 @@
-/* Safetensors files: opening, checking the hash, reading entries. */
+/* Safetensors files: opening, verifying the hash, reading entries. */
 #include "train/safetensors.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static lks_status open_file(lksi_safetensors *file, const char *path) {
     file->descriptor = -1;
     file->path = lksi_strdup(path);
     if (file->path == NULL) return LKS_ERR_MEMORY;
-    file->descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would be waited for */
+    file->descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* opening a FIFO must not block */
     if (file->descriptor < 0 || fstat(file->descriptor, &info) != 0) return lksi_error_file(path);
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
     return read_header(file, (uint64_t)info.st_size);

@@ -1,4 +1,4 @@
-/* Writing safetensors files: the hash stands before the data that it is of, so it is filled in at the end. */
+/* Writing safetensors files. The hash precedes the data that it covers, so it is filled in at the end. */
 #include "train/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -10,11 +10,11 @@ struct lksi_safetensors_writer {
     cJSON *header;
     uint64_t declared_nbytes, appended_nbytes;
     lksi_new_file *file;
-    uint64_t hash_offset; /* of its digits, in the file */
+    uint64_t hash_offset; /* of the hash digits in the file */
     lksi_sha256 *hash;
 };
 
-/* cJSON's failures all mean that memory is out. */
+/* cJSON returns NULL only if memory is exhausted. */
 static lks_status made(const void *item) {
     return item != NULL ? LKS_OK : lksi_error(LKS_ERR_MEMORY, "out of memory for a safetensors header");
 }
@@ -24,9 +24,9 @@ lks_status lksi_safetensors_writer_create(lksi_safetensors_writer **writer) {
     if (created == NULL) return LKS_ERR_MEMORY;
     created->header = cJSON_CreateObject();
     lks_status status = made(created->header);
-    if (status == LKS_OK) { /* first, so that the digits are found without looking at names */
+    if (status == LKS_OK) { /* __metadata__ comes first, so that the first match of NO_HASH is its sha256 */
         cJSON *metadata = cJSON_AddObjectToObject(created->header, "__metadata__");
-        status = made(cJSON_AddStringToObject(metadata, "format", "pt")); /* what readers for PyTorch ask for */
+        status = made(cJSON_AddStringToObject(metadata, "format", "pt")); /* readers for PyTorch require it */
         if (status == LKS_OK) status = made(cJSON_AddStringToObject(metadata, "sha256", NO_HASH));
     }
     if (status == LKS_OK)
@@ -56,7 +56,7 @@ lks_status lksi_safetensors_declare(lksi_safetensors_writer *writer, const char 
     return LKS_OK;
 }
 
-/* Blanks fill the header up to whole pages, so that the data can be mapped, and written past the page cache. */
+/* Pads the header with blanks to whole pages, so that the data can be mapped and can be written with direct I/O. */
 static lks_status write_header(lksi_safetensors_writer *writer, const char *text) {
     enum { PAGE_NBYTES = 4096 };
     unsigned char length[8];

@@ -1,10 +1,10 @@
-/* States: what a model carries from one step to the next. Kept in memory of the trainer's, where its device computes,
- * and read in place; a copy after each run, of a few rows, is all they cost. */
+/* States: what a model carries from one step to the next. The trainer keeps them in memory of its device, where
+ * programs read them in place. The only cost is a copy of a few rows after each run. */
 #include "train/trainer_internal.h"
 
 #include <string.h>
 
-/* Also of a trainer that has no store yet. */
+/* Also works for a trainer without a store. */
 static const lks_device *device_of(const lks_trainer *trainer) {
     return lksi_graph_device(lks_node_graph(trainer->loss));
 }
@@ -28,7 +28,7 @@ static lks_status check_state(const lks_state *state, int i) {
                 : lksi_error(LKS_ERR_SHAPE, "state %d: its input and its output must have the same shape (N,...)", i);
 }
 
-/* A poisoned graph has shapes that mean nothing; its own error comes from the store. */
+/* Skips states of a poisoned graph, whose shapes mean nothing. Creating the store reports the graph's error. */
 static lks_status check_states(const lks_state *states, int n_states) {
     if (n_states < 0 || (n_states > 0 && states == NULL))
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer was given %d states%s", n_states,
@@ -57,8 +57,8 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
     return LKS_OK;
 }
 
-/* Recordings remember where the trainer's own lay; a step under way ends first, for to free memory waits for it without
- * a deadline. */
+/* Recordings contain the addresses of the trainer's own states, so they are dropped before these move. The step in
+ * progress is finished first, because freeing GPU memory would wait for it without a deadline. */
 static lks_status make_ready_to_move(lks_trainer *trainer, const lksi_states *states) {
     if (states != &trainer->states || states->capacity == 0 || trainer->options.n_states == 0) return LKS_OK;
     LKS_TRY(lksi_trainer_catch_up(trainer));
@@ -81,7 +81,7 @@ static lks_status move_one(const lks_trainer *trainer, lksi_states *states, int 
     return status;
 }
 
-/* The rows in use, which begin at `first_row`. */
+/* Moves the rows in use, which begin at `first_row`, to new memory with `capacity` rows. */
 static lks_status move(lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t capacity) {
     LKS_TRY(make_ready_to_move(trainer, states));
     for (int i = 0; i < trainer->options.n_states; i++) LKS_TRY(move_one(trainer, states, i, first_row, capacity));
@@ -109,7 +109,7 @@ lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states) {
     return LKS_OK;
 }
 
-/* Row i goes on from row i: so no batch is cut otherwise than the one before. */
+/* Row i continues row i of the previous batch, so every batch must be divided like the one before. */
 lks_status lksi_states_check(const lks_trainer *trainer, const lks_batch *batch) {
     const lksi_seats *seats = &trainer->seats;
     if (trainer->options.n_states == 0 || seats->of_all == 0) return LKS_OK;
@@ -131,7 +131,7 @@ bool lksi_states_must_move(const lks_trainer *trainer, const lks_batch *batch) {
     return trainer->options.n_states > 0 && (trainer->seats.is_whole || capacity > trainer->states.capacity);
 }
 
-/* Of a rank without samples, too, there is a row of zeros: it may have to compute on a stand-in. */
+/* A rank without samples also gets one row of zeros, because it may have to compute a stand-in. */
 lks_status lksi_states_seat(lks_trainer *trainer, const lks_batch *batch) {
     lksi_states *states = &trainer->states;
     int64_t n_rows = batch->count > 0 ? batch->count : 1;
@@ -171,7 +171,7 @@ lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, 
     return LKS_OK;
 }
 
-/* What goes wrong in a GPU's memory comes out of the next step. */
+/* An error on a GPU is returned by the next step. */
 void lks_trainer_reset_states(lks_trainer *trainer) {
     if (lksi_check_given("trainer_reset_states", "trainer", trainer) != LKS_OK) return;
     (void)lksi_states_clear(trainer, &trainer->states);

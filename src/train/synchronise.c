@@ -1,8 +1,8 @@
-/* Synchronised batch norms, as the trainer sees them: in every pass all ranks meet, so all of them make as many passes
- * in a step. One that has no sample for a pass runs a stand-in, which counts nothing. */
+/* Synchronised batch norms in the trainer. All ranks communicate in every pass, so all of them make the same number of
+ * passes per step. A rank without a sample for a pass runs a stand-in, which counts nothing. */
 #include "train/trainer_internal.h"
 
-/* Labels first: they are aligned wherever features end. */
+/* Labels come first, because features may end at an address that is not aligned for labels. */
 static lks_status alloc_stand_in(lks_trainer *trainer) {
     trainer->stand_in =
         lksi_alloc(lksi_row_nbytes(trainer->options.labels) + lksi_row_nbytes(trainer->options.features));

@@ -17,28 +17,27 @@ static lks_status check_inputs(const lks_trainer *trainer, const char *what, lks
     const char *name;
     LKS_TRY(lksi_graph_find_missing_input(lks_node_graph(trainer->loss), outputs, n_outputs, is_fed, trainer, &name));
     if (name == NULL) return LKS_OK;
-    return lksi_error(
-        LKS_ERR_ARGUMENT,
-        "a trainer gives data to its features, labels and states alone, and %s computed of the input '%s'", what, name);
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "a trainer sets only its features, labels and states, but %s computed from the input '%s'", what,
+                      name);
 }
 
 static lks_status prepare(lks_trainer *trainer) {
     LKS_TRY(lksi_variable_switch("LOCKSTEP_GPU_GRAPHS", true, &trainer->makes_recordings));
     trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
-    LKS_TRY(lksi_trainer_prepare_states(trainer)); /* first of all takes over what is not its own */
+    LKS_TRY(lksi_trainer_prepare_states(trainer)); /* comes first: it copies the caller's array of states */
     LKS_TRY(check_inputs(trainer, "the loss is", &trainer->loss, 1));
     LKS_TRY(check_inputs(trainer, "its logits or states are", trainer->outputs, trainer->n_outputs));
     return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-/* Poison comes out of the loss. */
+/* Poisoned nodes pass, because the check of the loss reports them. */
 static lks_status check_node(lks_node *node, const lks_graph *graph, const char *what, bool must_be_input) {
     if (lksi_node_is_poison(node)) return LKS_OK;
     if (lks_node_graph(node) != graph)
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s are of another graph than its loss", what);
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s must be in the graph of its loss", what);
     if (must_be_input && !lksi_node_is_input(node))
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s are an input (lks_input), not what is computed of one",
-                          what);
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s must be an input (lks_input), not a computed node", what);
     return LKS_OK;
 }
 
@@ -47,7 +46,8 @@ static lks_status check_options(lks_node *loss, const lks_trainer_options *optio
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
     lks_type label_type = lks_node_type(options->labels);
     if (!lksi_node_is_poison(options->labels) && label_type != LKS_I32 && label_type != LKS_F32)
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's labels are i32, or targets f32, the model's input takes %s",
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "a trainer's labels must be i32, or its targets f32, but the model's input takes %s",
                           lks_type_name(lks_node_type(options->labels)));
     LKS_TRY(lksi_node_check(loss, "the loss"));
     const lks_graph *graph = lks_node_graph(loss);
@@ -60,11 +60,10 @@ static lks_status check_options(lks_node *loss, const lks_trainer_options *optio
     LKS_TRY(lksi_pieces_check_options(options));
     if (options->grains > 0 && lksi_graph_is_synchronised(graph))
         return lksi_error(LKS_ERR_ARGUMENT,
-                          "grains %lld and synchronised batch norms: a grain's statistics are its own, or they would "
-                          "not be the same on every number of ranks",
+                          "grains %lld cannot be used with synchronised batch norms: each grain has its own statistics",
                           (long long)options->grains);
     if (options->check_every < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "a check every %lld steps", (long long)options->check_every);
+        return lksi_error(LKS_ERR_ARGUMENT, "check_every %lld is negative", (long long)options->check_every);
     return lksi_optimizer_check(&options->optimizer);
 }
 
@@ -105,11 +104,11 @@ destroy_trainer:
 }
 
 void lks_trainer_destroy(lks_trainer *trainer) {
-    char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* keeps the error that may be the reason for the call */
     if (trainer == NULL) return;
     lksi_error_keep(text);
-    (void)lksi_trainer_catch_up(trainer); /* what is under way uses all that follows */
-    lksi_flat_forget(trainer);            /* before all that waits for the GPU: NCCL may be giving up what they hold */
+    (void)lksi_trainer_catch_up(trainer); /* a step in progress uses everything that is freed below */
+    lksi_flat_forget(trainer); /* before any wait for the GPU: NCCL's abort waits until recordings are gone */
     for (size_t i = 0; i < trainer->n_compiled; i++) lks_program_destroy(trainer->compiled[i].program);
     lksi_free(trainer->compiled);
     lksi_states_free(trainer, &trainer->states);
@@ -155,7 +154,8 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
     if (is_training && trainer->statistics != NULL) lks_program_synchronise(*program, trainer->statistics);
     trainer->compiled[trainer->n_compiled++] =
         (lksi_compiled){.batch = batch, .is_training = is_training, .program = *program};
-    if (!is_training || trainer->options.check_gradients) return LKS_OK; /* what was sent cannot be checked before */
+    if (!is_training || trainer->options.check_gradients)
+        return LKS_OK; /* attached, it would send unchecked gradients */
     return lks_distributed_optimizer_attach(trainer->optimizer, *program);
 }
 
@@ -186,9 +186,9 @@ static bool has_bad_gradient(const lks_trainer *trainer) {
     return trainer->bad_gradient.index != lksi_no_bad_gradient.index;
 }
 
-/* Forward and backward on some of this rank's samples, the first of which is row `first_row`; leaves the sum of their
- * gradients in the store. Where gradients are checked, they are computed also of a loss that is no number: the
- * parameter says more. */
+/* Forward and backward on samples of this rank. The first is row `first_row`. Leaves the sum of their gradients in the
+ * store. With check_gradients, gradients are computed also if the loss is not finite, because the name of a parameter
+ * says more than the loss. */
 static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_step_sums *mine) {
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
@@ -208,7 +208,7 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t 
     return lksi_states_advance(trainer, &trainer->states, first_row, batch->count, program);
 }
 
-/* Forward and backward on nothing; what it leaves in the store is not read, for the step takes in no samples. */
+/* Forward and backward on a stand-in. The gradients are not read, because the step counts no sample of it. */
 static lks_status stand_in(lks_trainer *trainer) {
     lks_program *program;
     lks_batch batch = lksi_stand_in(trainer);
@@ -219,8 +219,7 @@ static lks_status stand_in(lks_trainer *trainer) {
     return lks_program_backward(program, 0);
 }
 
-/* Samples of which no label counts still belong to the batch where a model keeps more than parameters: states, or
- * statistics of its batch norms. */
+/* Samples without a counted label are still part of the batch if the model has states or batch norm statistics. */
 static bool has_part(const lks_trainer *trainer, const lks_batch *piece) {
     bool has_buffers = lks_store_n_tensors(trainer->store) > lks_store_n_parameters(trainer->store);
     return piece->n_labels > 0 || (piece->count > 0 && (has_buffers || trainer->options.n_states > 0));
@@ -232,7 +231,7 @@ static lks_status compute_piece(lks_trainer *trainer, const lks_batch *piece, in
     return trainer->statistics != NULL ? stand_in(trainer) : LKS_OK;
 }
 
-/* All pieces but the last are put aside; the step takes them in. */
+/* All pieces but the last are accumulated. The step adds the last one. */
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
     int64_t n = lksi_pieces_count(trainer, batch);
     LKS_TRY(lksi_pieces_check(trainer, batch));
@@ -246,7 +245,7 @@ static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, l
     return LKS_OK;
 }
 
-/* Before gradients meet. */
+/* Called before the gradients are reduced. */
 static lks_status check_gradients(lks_trainer *trainer) {
     if (!trainer->options.check_gradients) return LKS_OK;
     lks_status status =
@@ -255,7 +254,7 @@ static lks_status check_gradients(lks_trainer *trainer) {
     return status;
 }
 
-/* --- a step's end --- */
+/* --- the end of a step --- */
 
 void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums) {
     trainer->done.n_samples += sums->n_samples;
@@ -270,7 +269,7 @@ lks_status lksi_trainer_catch_up(lks_trainer *trainer) {
     return trainer->optimizer != NULL ? lksi_step_finish(trainer->optimizer) : LKS_OK;
 }
 
-/* The update of one that trails goes on while the next one computes. */
+/* If the step trails, its update continues while the next step computes. */
 static lks_status take_step(lks_trainer *trainer, const lks_step_sums *mine) {
     lks_step_sums all;
     bool trails = trainer->options.runs_ahead && lksi_step_can_trail(trainer->optimizer);
@@ -325,7 +324,8 @@ static lks_status check_batch(const lks_trainer *trainer, const lks_batch *batch
                       (long long)batch->count, (long long)batch->n_labels);
 }
 
-/* What the step is about to read: where the optimizer is sharded, its update writes all copies anew. */
+/* Checks the parameters that the step is about to read. After the step it would be too late: a sharded optimizer
+ * overwrites all copies. */
 static lks_status check_replicas(lks_trainer *trainer) {
     int64_t every = trainer->options.check_every;
     if (every == 0 || trainer->n_steps % every != 0) return LKS_OK;
@@ -339,14 +339,15 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
     LKS_TRY(lksi_check_given("trainer_step", "trainer", trainer));
     LKS_TRY(lksi_step_refuse_lent(trainer->optimizer));
     lks_status good = check_batch(trainer, batch);
-    if (good != LKS_OK) return lksi_group_fail(trainer->options.group, good); /* the others do not wait */
+    if (good != LKS_OK) return lksi_group_fail(trainer->options.group, good); /* so that the others do not wait */
     if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
     trainer->has_compared_batches = true;
     LKS_TRY(check_replicas(trainer));
     if (!trainer->options.runs_ahead || !lksi_store_is_flat(trainer->store)) trainer->done = (lks_step_sums){0};
     lks_status status =
         lksi_flat_is_whole(trainer, batch) ? lksi_flat_trainer_step(trainer, batch) : step_in_parts(trainer, batch);
-    if (status == LKS_ERR_MISMATCH) return lksi_group_fail(trainer->options.group, status); /* of one rank, perhaps */
+    if (status == LKS_ERR_MISMATCH)
+        return lksi_group_fail(trainer->options.group, status); /* maybe only on this rank */
     LKS_TRY(status);
     if (metrics != NULL) take_metrics(trainer, metrics);
     return LKS_OK;

@@ -1,5 +1,4 @@
-/* Weights alone, to and from safetensors files: ours, PyTorch's, and checkpoints, whose other entries are passed over.
- */
+/* Weights in safetensors files: Lockstep's, PyTorch's, and those in checkpoints, whose other entries are skipped. */
 #include "train/weights.h"
 
 #include "comm/arithmetic/arithmetic.h"
@@ -33,7 +32,7 @@ static bool is_reserved(const char *name) {
     return lksi_begins_with(name, LKSI_OPTIMIZER_PREFIX) || lksi_begins_with(name, LKSI_TRAINER_PREFIX);
 }
 
-/* PyTorch counts a batch norm's batches; nothing here reads that. */
+/* PyTorch stores the number of batches of a batch norm. This library does not use it. */
 static bool is_passed_over(const char *name) {
     static const char counter[] = ".num_batches_tracked";
     size_t length = strlen(name), counter_length = sizeof counter - 1;
@@ -67,7 +66,7 @@ lks_status lksi_weights_check(const lks_store *store, const lksi_safetensors *fi
     return LKS_OK;
 }
 
-/* From f32 or f64 to the other; in place, from whichever end does not overwrite what is still to be read. */
+/* Converts between f32 and f64 in place. The direction of the loop ensures that unread values are not overwritten. */
 static void convert(void *values, int64_t count, lks_type from, lks_type to) {
     char *bytes = values;
     float narrow;
@@ -86,8 +85,8 @@ static void convert(void *values, int64_t count, lks_type from, lks_type to) {
         }
 }
 
-/* Row-major, in the store's type. f16 and bf16 lie in the second half of the room while they become f32 in the first.
- */
+/* Reads a tensor, row-major, in the store's type. f16 and bf16 are read into the second half of the buffer and
+ * converted to f32 in the first half. */
 static lks_status read_tensor(const lks_store *store, int index, const lksi_safetensors *file, void *values) {
     lks_parameter_view view = lks_store_parameter(store, index);
     const lksi_safetensors_entry *entry = lksi_safetensors_find(file, view.name);
@@ -120,7 +119,7 @@ lks_status lksi_weights_take(lks_store *store, const lksi_safetensors *file, voi
     return LKS_OK;
 }
 
-/* --- a store by itself --- */
+/* --- weights of a store --- */
 
 static lks_status write_all(const lks_store *store, lksi_safetensors_writer *writer, const char *path,
                             const lksi_named_tensor *order, void *values) {

@@ -260,8 +260,8 @@ static void what_cannot_be_augmented_is_refused_by_name(void **state) {
     static const struct {
         lks_augment_options options;
         const char *part;
-    } cases[] = {{{.crop_padding = -1}, "a crop padding of -1 around images of 6 x 9"},
-                 {{.crop_padding = 7, .flip = 1}, "a crop padding of 7 around images of 6 x 9"}};
+    } cases[] = {{{.crop_padding = -1}, "crop_padding -1 is negative or larger than the images of 6 x 9"},
+                 {{.crop_padding = 7, .flip = 1}, "crop_padding 7 is negative or larger than the images of 6 x 9"}};
     lks_dataset *images = make_images(LKS_U8), *others;
     lks_loader *loader = NULL;
     for (size_t i = 0; i < 2; i++) {
@@ -275,7 +275,7 @@ static void what_cannot_be_augmented_is_refused_by_name(void **state) {
         &(lks_classification_options){.n_samples = 10, .n_features = 8, .n_classes = 2, .clusters_per_class = 2}));
     const lks_loader_options flip = {.batch = 4, .augment = {.flip = 1}};
     assert_int_equal(lks_loader_create(&loader, others, &flip), LKS_ERR_ARGUMENT);
-    assert_string_equal(lks_error_text(), "samples of 8 features that are no images cannot be augmented");
+    assert_string_equal(lks_error_text(), "samples of 8 features are not images and cannot be augmented");
     assert_null(loader);
     lks_dataset_destroy(others);
     lks_dataset_destroy(images);
@@ -291,7 +291,7 @@ static void bytes_are_not_cropped_farther_than_a_draw_can_say(void **state) {
     lksi_dataset_set_image(dataset, 1, 40000, 40000);
     assert_int_equal(lks_loader_create(&loader, dataset, &options), LKS_ERR_ARGUMENT);
     assert_string_equal(lks_error_text(),
-                        "a crop padding of 32768; samples that are given as bytes have one of 32767 at most");
+                        "crop_padding 32768; for samples that are given as bytes it must be at most 32767");
     options.augment.crop_padding = 32767;
     assert_ok(lks_loader_create(&loader, dataset, &options));
     lks_loader_destroy(loader);

@@ -80,7 +80,7 @@ static void any_other_opcode_is_refused_with_its_place(void **state) {
         if (memchr(known, code, sizeof known - 1) != NULL) continue;
         bytes b = make_pickle();
         b.data[2] = (uint8_t)code;
-        snprintf(part, sizeof part, "batch: pickle opcode 0x%02x at byte 2: none that", (unsigned)code);
+        snprintf(part, sizeof part, "batch: pickle opcode 0x%02x at byte 2: CIFAR-10's batches", (unsigned)code);
         assert_refused(b.data, b.nbytes, part);
     }
 }
@@ -103,24 +103,24 @@ static void a_pickle_of_something_else_is_refused(void **state) {
         const char *old, *new, *part;
         size_t nbytes;
     } cases[] = {
-        CASE("_reconstruct", "_destructive", "opcode 0x63 at byte 14: the name is none"),
+        CASE("_reconstruct", "_destructive", "opcode 0x63 at byte 14: a name that CIFAR-10"),
         CASE("cnumpy\ndtype", "cposix\nsyste",
-             "opcode 0x63 at byte 88: the name is none that CIFAR-10's batches use: 'posix.syste'"),
+             "opcode 0x63 at byte 88: a name that CIFAR-10's batches do not use: 'posix.syste'"),
         CASE("U\002u1", "U\002i1", "'data' is not a row-major numpy array of u1"),
         CASE("(K\001K\002M", "(K\002K\002M", "'data' is not a row-major numpy array of u1"),
         CASE("tb\211T", "tbNT", "'data' is not a row-major numpy array of u1"),
-        CASE("(K\001K\002M", "(K\001K\003M", "'data' has not the shape (2, 3072)"),
+        CASE("(K\001K\002M", "(K\001K\003M", "'data' does not have the shape (2, 3072)"),
         CASE("U\004data", "U\004daba", "no entry 'data'"),
         CASE("U\006labels", "U\006kabels", "no entry 'labels'"),
         CASE("K\006K\011e", "K\006K\012e", "record 1: label 10 is outside 0..9"),
         CASE("K\006K\011e", "K\006NNe", "3 labels, 2 expected"),
         CASE("K\006K\011e", "K\006h\001e", "record 1: the label is not an integer"),
-        CASE("q\010]", "q\010}", "what it works on is not there"),
+        CASE("q\010]", "q\010}", "its operands are missing"),
         CASE("\200\002", "\200\004", "opcode 0x80 at byte 0: protocol 2 is expected"),
-        CASE("eu.", "e(.", "the end, but not one object is left"),
-        CASE("eu.", "eR.", "what it works on is not there"),
-        CASE("eu.", "eb.", "what it works on is not there"),
-        CASE("q\011(", "h\177(", "nothing is remembered there"),
+        CASE("eu.", "e(.", "the end, but the stack does not hold exactly one object"),
+        CASE("eu.", "eR.", "its operands are missing"),
+        CASE("eu.", "eb.", "its operands are missing"),
+        CASE("q\011(", "h\177(", "the memo has no such entry"),
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         bytes b = make_pickle();
@@ -140,21 +140,21 @@ static void small_pickles_that_make_no_sense_are_refused(void **state) {
     SMALL("}(U\006labelsNu.", "'labels' is not a list");
     SMALL("}(U\006labels](K\001J\377\377\377\377eu.", "record 1: label -1 is outside 0..9");
     SMALL("}(U\006labels](K\001K\001eU\004dataNu.", "'data' is not a row-major numpy array of u1");
-    SMALL("}(Nu.", "what it works on is not there");
+    SMALL("}(Nu.", "its operands are missing");
     SMALL("(.", "the pickle is not a dictionary");
-    SMALL(".", "not one object is left");
-    SMALL("q\001.", "nothing to remember");
-    SMALL("\205.", "what it works on is not there");
-    SMALL("(\205.", "what it works on is not there");
+    SMALL(".", "the stack does not hold exactly one object");
+    SMALL("q\001.", "nothing to store in the memo");
+    SMALL("\205.", "its operands are missing");
+    SMALL("(\205.", "its operands are missing");
     SMALL("t.", "no mark before it");
     SMALL("(t.", "the pickle is not a dictionary");
-    SMALL("N(tR.", "it calls what is no function");
-    SMALL("cnumpy\nndarray\n(tR.", "it calls what is no function");
+    SMALL("N(tR.", "it calls something that is not a function");
+    SMALL("cnumpy\nndarray\n(tR.", "it calls something that is not a function");
     SMALL("cnumpy\ndtype\n(tR(tb(tb.", "an object with two states");
-    SMALL("cos\033[1m\nsys\377tem\n.", "batches use: 'os?[1m.sys?tem'");
-    SMALL("cnumpy", "batches use: 'numpy'");
+    SMALL("cos\033[1m\nsys\377tem\n.", "batches do not use: 'os?[1m.sys?tem'");
+    SMALL("cnumpy", "batches do not use: 'numpy'");
     SMALL("caaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nb\n.",
-          "batches use: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'");
+          "batches do not use: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'");
     SMALL("Nr\377\377\377\377.", "a memo larger than");
     SMALL("T\377\377\377\377x", "truncated");
 }

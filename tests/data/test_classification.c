@@ -177,7 +177,7 @@ static void wrong_options_are_refused_by_name(void **state) {
         const char *part;
     } cases[] = {
         {{.n_samples = -1}, "n_samples -1"},
-        {{.n_features = 8, .n_informative = 9}, "9 informative features of only 8"},
+        {{.n_features = 8, .n_informative = 9}, "n_informative 9 is larger than n_features 8"},
         {{.n_informative = 5}, "n_classes 32 of clusters_per_class 10 need 320 vertices"},
         {{.class_separation = -1}, "class_separation -1"},
         {{.class_separation = 1e300}, "class_separation 1e+300"}, /* infinite in f32, which features are */

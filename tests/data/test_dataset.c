@@ -274,10 +274,10 @@ static void what_cannot_be_meant_is_refused_by_name(void **state) {
         const char *text;
     } cases[] = {
         {{NULL, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 0}, "features are NULL"},
-        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, NULL, 0}, "labels are NULL, and targets, too"},
+        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, NULL, 0}, "labels and targets are both NULL"},
         {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, x, 2}, "labels and targets"},
-        {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 2}, "n_targets is 2, beside labels"},
-        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, x, 2}, "n_classes is 3, beside targets"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 2}, "n_targets is 2, but the data set has labels"},
+        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, x, 2}, "n_classes is 3, but the data set has targets"},
         {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, 0}, "n_targets of a data set is 0"},
         {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, INT64_MAX}, "targets are larger than any memory"},
         {{x, LKS_F32, y, 0, 2, 3, 0, 0, 0, NULL, 0}, "count of a data set is 0"},
@@ -289,8 +289,8 @@ static void what_cannot_be_meant_is_refused_by_name(void **state) {
         {{x, LKS_F32, y, 3, 2, 3, 1, 2, 2, NULL, 0}, "images of 1 channels, 2 x 2, do not have 2 features"},
         {{x, LKS_F32, y, 3, 2, 3, 1, 2, 0, NULL, 0}, "images of 1 channels, 2 x 0, do not"},
         {{x, LKS_F32, y, 3, 2, 3, 1, INT64_MAX, INT64_MAX, NULL, 0}, "do not have 2 features"},
-        {{x, LKS_F32, y, 3, 2, 3, 0, 1, 2, NULL, 0}, "images of 0 channels; 1 to 4"},
-        {{x, LKS_F32, y, 3, 5, 3, 5, 1, 1, NULL, 0}, "images of 5 channels; 1 to 4"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 1, 2, NULL, 0}, "images of 0 channels; the number must be in 1..4"},
+        {{x, LKS_F32, y, 3, 5, 3, 5, 1, 1, NULL, 0}, "images of 5 channels; the number must be in 1..4"},
         {{x, LKS_F32, y, INT64_MAX, 2, 3, 0, 0, 0, NULL, 0}, "larger than any memory"},
         {{x, LKS_U8, y, 3, INT64_MAX, 3, 0, 0, 0, NULL, 0}, "larger than any memory"},
     };

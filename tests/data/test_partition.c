@@ -56,7 +56,7 @@ static void wrong_fractions_and_parts_are_refused(void **state) {
     assert_non_null(strstr(lks_error_text(), "add up to 1.1"));
     assert_int_equal(lks_partition(10, nan, 1, 1, 0, indices, &n_indices), LKS_ERR_ARGUMENT);
     assert_int_equal(lks_partition(10, good, 2, 1, 2, indices, &n_indices), LKS_ERR_ARGUMENT);
-    assert_non_null(strstr(lks_error_text(), "part 2 of a partition into 2"));
+    assert_non_null(strstr(lks_error_text(), "part 2 is outside a partition into 2"));
     assert_int_equal(lks_partition(-1, good, 2, 1, 0, indices, &n_indices), LKS_ERR_ARGUMENT);
     assert_int_equal(lks_partition(10, NULL, 2, 1, 0, indices, &n_indices), LKS_ERR_ARGUMENT);
     assert_string_equal(lks_error_text(), "partition: `fractions` is NULL");

@@ -186,7 +186,7 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 100, .n_steps = 5}, 100, "a text of only 99 labels"},
         {{.batch = 1, .n_steps = 5}, 1, "a text of only 0 labels"},
         {{.batch = 1, .n_steps = 5}, 0, "a text of only 0 labels"},
-        {{.batch = 8, .n_steps = 5, .grains = 12}, 100, "grains 12; possible are powers of two"},
+        {{.batch = 8, .n_steps = 5, .grains = 12}, 100, "grains 12 is not a power of two"},
         {{.batch = 8, .n_steps = 5, .grains = 2, .n_ranks = 4},
          100,
          "grains 2 cannot be divided equally among 4 ranks"},
@@ -194,7 +194,7 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 4, .n_steps = -3}, 100, "windows of -3 steps"},
         {{.batch = 8, .n_steps = 5, .n_ranks = 4, .rank = 4}, 100, "rank 4 is outside the world of 4"},
         {{.batch = 8, .n_steps = 5, .rank = 1}, 100, "rank 1 is outside the world of 1"},
-        {{.batch = 8, .n_steps = 5, .n_ranks = -2}, 100, "a world of -2 ranks"},
+        {{.batch = 8, .n_steps = 5, .n_ranks = -2}, 100, "n_ranks -2 is negative"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_windows *windows = NULL;

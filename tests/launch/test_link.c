@@ -42,7 +42,7 @@ static void one_who_does_not_read_is_lost(void **state) {
     open_pair(&ours, &theirs);
     lksi_link_send(&theirs, &last_words);
     for (int i = 0; i < 10000 && ours.loss[0] == '\0'; i++) lksi_link_send(&ours, &last_words);
-    assert_hears_then_loses(&ours, "does not read what it is told");
+    assert_hears_then_loses(&ours, "does not read its messages");
     assert_false(ours.has_hung_up);
     lksi_link_close(&theirs);
 }

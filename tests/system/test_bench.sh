@@ -101,7 +101,7 @@ check "an operation of its own after it is taken" eval 'status_is 0 && out_has "
 # Beside other tests the machine can be too busy to tell the sizes apart.
 tune() { for _ in 1 2 3 4 5; do run "$@"; err_has "tuning needs a small and a larger size" || return; done; }
 tune bench --tune --transport shm --ranks 2
-check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s; auto uses those of tcp and mpi alone" && [ -s "$work/cache/lockstep/tuning.json" ]'
+check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s; auto uses only those of tcp and mpi" && [ -s "$work/cache/lockstep/tuning.json" ]'
 tune bench --tune "$work/tcp.json" --ranks 2
 check "--tune measures tcp unless another transport is named" eval 'grep -q "^{\"tcp\":{\"latency_us\":" "$work/tcp.json" && out_has "; LOCKSTEP_TUNING=$work/tcp.json lets auto"'
 tune bench send_recv --tune "$work/tuning.json" --threads --transport thread --ranks 2
@@ -125,7 +125,7 @@ check "under lockstep run --threads" eval 'succeeded 1 && json "row[\"transport\
 run help bench
 check "help bench explains the options" eval 'status_is 0 && out_has "--algorithm NAME" && out_has "nccl-tests"'
 run bench
-check "a missing operation is refused" refused "which operation"
+check "a missing operation is refused" refused "no operation is given"
 run bench frobnicate
 check "an unknown operation is refused" refused "'frobnicate'"
 run bench all_reduce broadcast
@@ -162,7 +162,7 @@ EOF2
 run bench all_reduce --ranks 2 --json ''
 check "--json '' is refused" refused "--json ''"
 run bench all_reduce --ranks 2 --json "$work/a" --json "$work/b"
-check "of two files for the same no one is lost" refused "--json '$work/b': one file, and '$work/a' was named before"
+check "of two files for the same no one is lost" refused "--json '$work/b': '$work/a' was given before"
 run bench all_reduce --ranks 2 --plot ''
 check "--plot '' is refused" refused "--plot ''"
 run bench all_reduce --sizes 8,3

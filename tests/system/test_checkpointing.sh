@@ -175,9 +175,9 @@ else
   echo "skipped: a checkpoint that cannot be read ends the run (needs root, and a build that another user may run)"
 fi
 run "$lockstep" run -n 2 "${text[@]}" --steps 50 --checkpoint-every 10
-check "--checkpoint-every needs a directory" refused 2 '--checkpoint-every goes with --run DIR'
+check "--checkpoint-every needs a directory" refused 2 '--checkpoint-every needs --run DIR'
 run "$lockstep" run -n 2 "${text[@]}" --steps 50 --keep 2
-check "--keep needs --checkpoint-every" refused 2 '--keep goes with --checkpoint-every'
+check "--keep needs --checkpoint-every" refused 2 '--keep needs --checkpoint-every'
 LOCKSTEP_GRAINS=many run "$lockstep" run -n 2 "${text[@]}" --steps 50
 check "LOCKSTEP_GRAINS is checked" refused 2 "LOCKSTEP_GRAINS cannot be 'many'"
 

@@ -60,7 +60,7 @@ check "an unknown kind is named, with those there are" refused 2 \
 run "$lockstep" run -n 2 "$mlp" --compress powersgd --compress-rank 0
 check "a rank below 1 is refused" refused 2 "--compress-rank cannot be '0'"
 run "$lockstep" run -n 2 "$mlp" --compress bf16 --compress-rank 2
-check "a rank of anything but powersgd is refused" refused 2 "--compress-rank goes with --compress powersgd alone"
+check "a rank of anything but powersgd is refused" refused 2 "--compress-rank needs --compress powersgd"
 
 # The hook that the documentation shows is the one that a test runs.
 hook() { # FILE: without spaces, which the formatter moves

@@ -61,9 +61,9 @@ check "a server that recovers is waited for" got "$work/b"
 data get imagenet --dir "$work/b"
 check "an unknown set is refused with the known ones" failed 2 "no data set 'imagenet'; there are mnist, fashion-mnist, cifar-10, ptb"
 data get
-check "get without a name is refused" failed 2 "which data sets"
+check "get without a name is refused" failed 2 "no data set is given"
 data fetch "$set"
-check "an unknown verb is refused" failed 2 "'fetch': get, verify or list"
+check "an unknown verb is refused" failed 2 "'fetch' is not one of get, verify, list"
 data list --dir "$work/b"
 check "list tells what there is" eval '[ $status = 0 ] && [ "$(wc -l <"$work/out")" = 8 ] && out_has "^ +$work/b/$set$"'
 

@@ -89,7 +89,7 @@ head -c 2000 "$work/good" >"$work/cut"
 # REASON: of rank 1, which says so itself; rank 0 names it, rank 2 is told who speaks
 follows() {
   [ "$statuses" = " 1 1 1" ] && [ "$(grep -c "^lockstep: $1" "$work/err")" = 1 ] &&
-    err_has "^lockstep: $work/good: rank 1 cannot go on with it, so rank 0 does not either: $1" &&
+    err_has "^lockstep: $work/good: rank 1 failed, so rank 0 stops too: $1" &&
     [ "$(wc -l <"$work/err")" = 3 ] && err_has '^lockstep: rank 0 gave up, and says why$'
 }
 start "${small[@]}" --init "$work/good" -- --init "$work/nowhere"

@@ -44,7 +44,7 @@ check "images without any contrast are refused" refused 2 'features cannot be no
 rm "$work"/set/*
 printf '\200\002cos\nsystem\n(U\004truetR.' >"$work/set/data_batch_1"
 attempt
-check "a pickle that calls something is refused" refused 1 'data_batch_1: pickle opcode 0x63 at byte 2: the name is none'
+check "a pickle that calls something is refused" refused 1 'data_batch_1: pickle opcode 0x63 at byte 2: a name that CIFAR-10'
 printf '\200\004\225' >"$work/set/data_batch_1"
 attempt
 check "a pickle of another protocol is refused" refused 1 'data_batch_1: pickle opcode 0x80 at byte 0: protocol 2'

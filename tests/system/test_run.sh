@@ -112,7 +112,7 @@ check "-n without a value is refused" refused "-n needs a value"
 run run true
 check "a missing -n is refused" refused "-n N is missing"
 run run -n 2
-check "a missing program is refused" refused "which program"
+check "a missing program is refused" refused "no program is given"
 run run -n 2 --frobnicate true
 check "an unknown flag is refused" refused "'--frobnicate'; see lockstep help run"
 run run -n 2 --hosst=file true
@@ -270,7 +270,7 @@ handler='trap "" TERM;'
 start_job --grace 0.3
 kill -TERM "$job"
 end_job
-check "ranks that do not end after a signal are killed when their time is over" eval 'status_is 137 && err_has "killed by SIGKILL, by this launcher, for it had not ended in its time" && none_left'
+check "ranks that do not end after a signal are killed when their time is over" eval 'status_is 137 && err_has "killed by SIGKILL, by this launcher, because it had not ended in time" && none_left'
 handler=
 states_are() { # STATE: of the launcher and its two ranks
   [ "$(ps -o stat= -p "$job,$(pgrep -d, -P "$job" bash)" | cut -c1 | tr -d '\n')" = "$1$1$1" ]

@@ -556,18 +556,19 @@ static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f6
 
 static int make_mistakes(void *argument) {
     (void)argument;
-    static const char *const texts[] = {"nan",
-                                        "momentum",
-                                        "a trainer needs features and labels",
-                                        "a trainer's labels are i32, or targets f32, the model's input takes u8",
-                                        "a step of -1 micro-batches",
-                                        "a trainer's batches are f32",
-                                        "a trainer was given 2 states, but no array of them",
-                                        "a trainer was given -1 states",
-                                        "a trainer's features are an input (lks_input)",
-                                        "a trainer's logits are of another graph than its loss",
-                                        "and the loss is computed of the input 'z'",
-                                        "and its logits or states are computed of the input 'z'"};
+    static const char *const texts[] = {
+        "nan",
+        "momentum",
+        "a trainer needs features and labels",
+        "a trainer's labels must be i32, or its targets f32, but the model's input takes u8",
+        "accumulate -1 is negative",
+        "a trainer's batches are f32",
+        "a trainer was given 2 states, but no array of them",
+        "a trainer was given -1 states",
+        "a trainer's features must be an input (lks_input)",
+        "a trainer's logits must be in the graph of its loss",
+        "but the loss is computed from the input 'z'",
+        "but its logits or states are computed from the input 'z'"};
     lks_device *f64;
     RANK_OK(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
     for (int which = 0; which < N_MISTAKES; which++) {

@@ -1,11 +1,11 @@
-/* The sets that can be downloaded: where from, how long, and their SHA-256. */
+/* The sets that can be downloaded: their mirrors, sizes and SHA-256. */
 #include "data/download/download.h"
 
 #include <string.h>
 
 #define N_OF(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* A file that stays as it comes, packed or not. */
+/* A file that is stored as it is downloaded, compressed or not. */
 #define FILE_OF(file, packed_nbytes, unpacked_nbytes, unpacked_sha256)                                                 \
     {                                                                                                                  \
         .name = file, .nbytes = packed_nbytes,                                                                         \

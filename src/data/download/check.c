@@ -1,4 +1,4 @@
-/* Whether what lies in a directory, or came from a mirror, is what the catalogue says. */
+/* Compares files in a directory, or from a mirror, with the catalogue. */
 #include "data/download/download.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 enum { PIECE_NBYTES = 1 << 17 };
 
-/* A file read as it is, or unpacked where it is packed. */
+/* A file that is read as it is, or decompressed. */
 typedef struct source {
     const char *path;
     FILE *raw;
@@ -38,11 +38,11 @@ static int read_piece(source *from, void *piece) {
     if (from->raw != NULL) return (int)fread(piece, 1, PIECE_NBYTES, from->raw);
     int n_read = gzread(from->unpacked, piece, PIECE_NBYTES), code;
     (void)gzerror(from->unpacked, &code);
-    from->is_truncated |= code == Z_BUF_ERROR; /* zlib 1.3.2 forgets it with the next call */
+    from->is_truncated |= code == Z_BUF_ERROR; /* zlib 1.3.2 forgets this error with the next call */
     return n_read;
 }
 
-/* Reading that ended early looks like the end of the file until it is asked. */
+/* A read error looks like the end of the file until it is queried. */
 static lks_status check_end(const source *from) {
     int code = Z_OK;
     if (from->raw != NULL)
@@ -54,7 +54,7 @@ static lks_status check_end(const source *from) {
     return lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", from->path, reason);
 }
 
-/* Reads on to one piece more than max_nbytes at most: what is longer is wrong anyway. */
+/* Reads at most one piece more than max_nbytes, because a longer file is wrong anyway. */
 static lks_status hash_file(const char *path, bool is_raw, int64_t max_nbytes, lksi_download_progress *progress,
                             char hex[65], int64_t *nbytes) {
     unsigned char piece[PIECE_NBYTES];
@@ -78,7 +78,7 @@ close_file:
     return status;
 }
 
-/* DIRECTORY/NAME, or of what may also lie there unpacked that one, which readers prefer. */
+/* Finds DIRECTORY/NAME. For NAME.gz an uncompressed NAME comes first, because readers prefer it. */
 static bool find(const lksi_content *content, const char *directory, char *path, size_t path_nbytes) {
     size_t length = strlen(content->name);
     if (length > 3 && strcmp(content->name + length - 3, ".gz") == 0) {
@@ -109,7 +109,7 @@ lksi_presence lksi_content_check(const lksi_content *content, const char *direct
     return LKSI_DIFFERENT;
 }
 
-/* Of an archive all bytes count; of a single file what is in it, however it was packed. */
+/* Compares all bytes of an archive. Of a single file it compares the content, however it was compressed. */
 lks_status lksi_download_check(const lksi_download *download, const char *path, lksi_download_progress *progress,
                                bool *is_right) {
     bool is_archive = download->archive_root != NULL;
@@ -118,5 +118,5 @@ lks_status lksi_download_check(const lksi_download *download, const char *path, 
     lks_status status = hash_file(path, is_archive, wanted, progress, hex, &nbytes);
     const char *sha256 = is_archive ? download->sha256 : download->contents->sha256;
     *is_right = status == LKS_OK && nbytes == wanted && strcmp(hex, sha256) == 0;
-    return status == LKS_ERR_FORMAT ? LKS_OK : status; /* damaged: not right */
+    return status == LKS_ERR_FORMAT ? LKS_OK : status; /* a damaged file is reported by *is_right */
 }

@@ -1,4 +1,4 @@
-/* Where data sets lie when nobody says where. */
+/* The default directory of a data set. */
 #include "data/download/download.h"
 
 static const char *directory_name(const char *name) {
@@ -17,7 +17,7 @@ lks_status lks_data_directory(const char *name, char *directory, size_t director
     bool is_there = false;
     for (int i = 0; i < N_PLACES && !is_there; i++) {
         if (places[i][0] == NULL) continue;
-        if (i == N_PLACES - 1 && places[i - 1][0] != NULL) break; /* XDG_CACHE_HOME stands in for ~/.cache */
+        if (i == N_PLACES - 1 && places[i - 1][0] != NULL) break; /* XDG_CACHE_HOME replaces ~/.cache */
         int length = snprintf(path, sizeof path, "%s%s/%s", places[i][0], places[i][1], directory_name(name));
         if (length >= (int)sizeof path || (size_t)length >= directory_nbytes)
             return lksi_error(LKS_ERR_ARGUMENT, "the path of %s does not fit into %zu bytes", name, directory_nbytes);

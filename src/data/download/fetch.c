@@ -1,10 +1,9 @@
-/* One file from the first of its mirrors that has it.
+/* Downloads one file from the first mirror that has it.
  *
- * What came before a connection broke, or the program was killed, is kept and only the rest asked for, of whatever
- * mirror; the SHA-256 at the end tells whether the pieces fit together, so no server's word (ETag, Last-Modified) is
- * needed. Where they do not, or the mirror sends no rest, it is asked for the whole, once. That comes into a file of
- * its own, NAME.whole, until it is known to be right: it may be a network's login page, and the part must outlive that.
- */
+ * A partial file of a broken connection or a killed program is kept, and only the rest is requested, from any mirror.
+ * The final SHA-256 shows whether the parts fit together, so headers such as ETag and Last-Modified are not needed. If
+ * they do not fit, or the mirror sends no range, the whole file is requested once. It goes to a separate file,
+ * NAME.whole, until it is verified: it may be the login page of a network, and the partial file must survive that. */
 #include "data/download/download.h"
 
 #include <fcntl.h>
@@ -21,7 +20,7 @@ static lks_status cut_to(lksi_download_transfer *transfer, int64_t nbytes) {
     return ftruncate(transfer->descriptor, nbytes) == 0 ? LKS_OK : lksi_error_file(transfer->path);
 }
 
-/* False where the work is to be given up. */
+/* Returns false if the work must be cancelled. */
 static bool wait_before(lksi_download_transfer *transfer, int n_failed) {
     int64_t until_ns = lksi_now_ns() + (transfer->limits->backoff_ms << (n_failed - 1)) * 1000000;
     while (lksi_now_ns() < until_ns) {
@@ -31,7 +30,7 @@ static bool wait_before(lksi_download_transfer *transfer, int n_failed) {
     return true;
 }
 
-/* What there is to say of a file that is none of ours. */
+/* Checks the file, and describes it if it is not the expected one. */
 static lks_status examine(const lksi_download *download, lksi_download_transfer *transfer, bool *is_right) {
     LKS_TRY(lksi_download_check(download, transfer->path, transfer->progress, is_right));
     if (!*is_right)
@@ -40,8 +39,8 @@ static lks_status examine(const lksi_download *download, lksi_download_transfer 
     return LKS_OK;
 }
 
-/* Tries as long as bytes come. An error is one of this side; *outcome is LKSI_GOT_ALL, or LKSI_UNFIT or LKSI_REFUSED,
- * and then what is here is no less than before. */
+/* Tries as long as bytes arrive. A returned error is one of this side. Otherwise *outcome is LKSI_GOT_ALL, LKSI_UNFIT
+ * or LKSI_REFUSED. In the last two cases the partial file is not shorter than before. */
 static lks_status try_mirror(const lksi_download *download, lksi_download_transfer *transfer, const char *url,
                              lksi_outcome *outcome) {
     int n_failed = 0;
@@ -57,7 +56,7 @@ static lks_status try_mirror(const lksi_download *download, lksi_download_transf
             *outcome = is_right ? LKSI_GOT_ALL : transfer->begun_at > 0 ? LKSI_UNFIT : LKSI_REFUSED;
             return is_right ? LKS_OK : cut_to(transfer, n_before);
         }
-        if (*outcome != LKSI_CUT_OFF) return cut_to(transfer, transfer->offset); /* without what was too long */
+        if (*outcome != LKSI_CUT_OFF) return cut_to(transfer, transfer->offset); /* removes bytes beyond the limit */
         n_failed = transfer->offset > most ? 1 : n_failed + 1;
         if (transfer->offset > most) most = transfer->offset;
         *outcome = LKSI_REFUSED;
@@ -70,7 +69,7 @@ static int open_file(const char *path, int flags) {
     return open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0666);
 }
 
-/* The whole into a file of its own, which takes the place of what is here where it is right. */
+/* Downloads the whole file to a separate one, which replaces the partial file if it is correct. */
 static lks_status fetch_whole(const lksi_download *download, lksi_download_transfer *transfer, const char *url,
                               lksi_outcome *outcome) {
     char path[LKSI_PATH_NBYTES];
@@ -91,7 +90,7 @@ static lks_status fetch_whole(const lksi_download *download, lksi_download_trans
     return status;
 }
 
-/* A mirror's address may hold a name and a password, "http://user:password@host": nobody else's business. */
+/* Copies a URL without user name and password ("http://user:password@host"), which must not be shown. */
 static void show_url(char shown[URL_NBYTES], const char *url) {
     snprintf(shown, URL_NBYTES, "%s", url);
     char *begin = shown + strcspn(shown, ":");
@@ -125,8 +124,8 @@ static lks_status try_mirrors(const lksi_download *download, const char *const *
     return lksi_error(LKS_ERR_FILE, "%s cannot be downloaded: %s", download->name, reasons);
 }
 
-/* How much of the file is here already; what is longer than the whole is none of it. What is shorter may be the whole,
- * packed tighter, but for an archive. */
+/* Finds out how much of the file is present. A longer file is discarded. A shorter one may be the whole file,
+ * compressed better, unless it is an archive. */
 static lks_status look_at(const lksi_download *download, lksi_download_transfer *transfer, bool *is_complete) {
     struct stat info;
     *is_complete = false;
@@ -146,7 +145,7 @@ lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors,
         .path = path, .max_nbytes = download->nbytes, .limits = limits, .progress = progress};
     char whole[LKSI_PATH_NBYTES];
     LKS_TRY(lksi_path(whole, "%s.whole", path));
-    unlink(whole); /* of a program that was killed */
+    unlink(whole); /* left by a killed program */
     transfer.descriptor = open_file(path, 0);
     if (transfer.descriptor < 0) return lksi_error_file(path);
     bool is_complete;
@@ -154,6 +153,6 @@ lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors,
     if (status == LKS_OK && !is_complete) status = try_mirrors(download, mirrors, &transfer);
     if (status == LKS_OK && fsync(transfer.descriptor) != 0) status = lksi_error_file(path);
     close(transfer.descriptor);
-    if (status != LKS_OK && transfer.offset == 0) unlink(path); /* nothing to go on from */
+    if (status != LKS_OK && transfer.offset == 0) unlink(path); /* an empty file is useless */
     return status;
 }

@@ -1,12 +1,12 @@
-/* A data set into its directory, by one process.
+/* Gets a data set into its directory, in one process.
  *
- *     directory is not there             directory is there
- *     PARENT/.NAME.lockstep-download/    DIRECTORY/.lockstep-download/    what came so far; stays after an error
- *     PARENT/.NAME.lockstep-new/         DIRECTORY/.lockstep-new/         the files, once all have come
- *     PARENT/.NAME.lockstep-lock         DIRECTORY/.lockstep-lock         who is at it
+ *     directory does not exist           directory exists
+ *     PARENT/.NAME.lockstep-download/    DIRECTORY/.lockstep-download/    partial downloads; kept after an error
+ *     PARENT/.NAME.lockstep-new/         DIRECTORY/.lockstep-new/         the files, once all are complete
+ *     PARENT/.NAME.lockstep-lock         DIRECTORY/.lockstep-lock         the lock, which names its holder
  *
- * Then the new directory is renamed, or its files are, each over the one it replaces: a reader sees none or all of a
- * new set, and never a part of a file. */
+ * Then the new directory is renamed, or each of its files is renamed over the one it replaces. A reader of a new
+ * directory sees none or all of the set, and no reader ever sees a part of a file. */
 #include "data/download/download.h"
 #include "data/download/place.h"
 
@@ -23,10 +23,10 @@ typedef struct errand {
     lksi_place *place;
 } errand;
 
-/* What of the set is there: its first file that is missing or differs is in the error text. */
+/* Which files of the set are present. */
 typedef struct inventory {
     int n_present, n_missing, n_different;
-    char different[512]; /* the first that differs, in words */
+    char different[512]; /* error text of the first file that differs */
 } inventory;
 
 static void take_inventory(const lksi_set *set, const char *directory, bool verifies, lksi_download_progress *progress,
@@ -56,16 +56,16 @@ lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_down
     return LKS_OK;
 }
 
-/* What the user has there is not touched without being told to, nor mixed with files of ours. */
+/* Files of the user are not replaced without a request, and new files are not mixed with unrelated ones. */
 static lks_status check_replaceable(const errand *e, const inventory *found) {
     if (found->n_different > 0 && !e->options->replaces)
-        return lksi_error(LKS_ERR_FORMAT, "%s; it is replaced where that is asked for (--force)", found->different);
+        return lksi_error(LKS_ERR_FORMAT, "%s; it is replaced only on request (--force)", found->different);
     if (found->n_present + found->n_different == 0 && lksi_place_has_files(e->directory))
         return lksi_error(LKS_ERR_FILE, "%s: holds other files, and none of %s", e->directory, e->set->name);
     return LKS_OK;
 }
 
-/* $LOCKSTEP_DATA_MIRROR/<name> alone, where that is set. */
+/* If $LOCKSTEP_DATA_MIRROR is set, $LOCKSTEP_DATA_MIRROR/<name> is the only mirror. */
 static lks_status find_mirrors(const lksi_set *set, char own[URL_NBYTES], const char *own_list[2],
                                const char *const **mirrors) {
     const char *address = lksi_variable("LOCKSTEP_DATA_MIRROR");
@@ -88,7 +88,7 @@ static bool is_needed(const errand *e, const lksi_download *download) {
     return false;
 }
 
-/* Whatever is in `downloads` then has been checked: of a file that is there, an earlier call may have left a part. */
+/* Afterwards everything in `downloads` has been checked. Partial downloads of files that are present are removed. */
 static lks_status fetch_all(const errand *e) {
     char own[URL_NBYTES], path[LKSI_PATH_NBYTES];
     const char *own_list[2], *const *mirrors;
@@ -101,20 +101,20 @@ static lks_status fetch_all(const errand *e) {
             LKS_TRY(lksi_place_remove_file(path));
             continue;
         }
-        if (download->archive_root != NULL) LKS_TRY(lksi_unpack_available()); /* before the long download */
+        if (download->archive_root != NULL) LKS_TRY(lksi_unpack_available()); /* fails before the long download */
         LKS_TRY(lksi_fetch(download, mirrors, path, limits, e->progress));
     }
     return LKS_OK;
 }
 
-/* An archive may have a few small files besides the contents: a readme, a list of names. */
+/* The limit allows a few small files besides the contents, such as a readme or a list of names. */
 static int64_t most_unpacked(const lksi_download *download) {
     int64_t nbytes = 1 << 20;
     for (int i = 0; i < download->n_contents; i++) nbytes += download->contents[i].nbytes;
     return nbytes;
 }
 
-/* Fills the new directory with what was downloaded. */
+/* Moves or extracts a download to the new directory. */
 static lks_status stage(const errand *e, const lksi_download *download) {
     char from[LKSI_PATH_NBYTES], to[LKSI_PATH_NBYTES];
     inventory found;
@@ -134,13 +134,13 @@ static lks_status stage(const errand *e, const lksi_download *download) {
 }
 
 static lks_status stage_all(const errand *e) {
-    LKS_TRY(lksi_place_remove(e->place->staged)); /* of one that was killed */
+    LKS_TRY(lksi_place_remove(e->place->staged)); /* left by a killed program */
     LKS_TRY(lksi_place_make(e->place->staged));
     for (int i = 0; i < e->set->n_downloads; i++) LKS_TRY(stage(e, &e->set->downloads[i]));
     return lksi_place_install(e->place);
 }
 
-/* After an error: what is not installed is not downloaded again the next time, but archives are unpacked again. */
+/* After an error: moves files back, so that they are not downloaded again. Archives are extracted again. */
 static void unstage_all(const errand *e) {
     char from[LKSI_PATH_NBYTES], to[LKSI_PATH_NBYTES];
     for (int i = 0; i < e->set->n_downloads; i++) {
@@ -148,26 +148,26 @@ static void unstage_all(const errand *e) {
         if (download->archive_root != NULL) continue;
         if (lksi_path(from, "%s/%s", e->place->staged, download->name) == LKS_OK &&
             lksi_path(to, "%s/%s", e->place->downloads, download->name) == LKS_OK)
-            (void)rename(from, to); /* not all were staged */
+            (void)rename(from, to); /* fails for files that were not staged */
     }
     (void)lksi_place_remove(e->place->staged);
 }
 
-/* With the lock held. What was downloaded stays after an error, for the next time. */
+/* The caller holds the lock. After an error the downloads are kept for the next attempt. */
 static lks_status get_locked(const errand *e, bool *was_there) {
     inventory found;
     take_inventory(e->set, e->directory, e->options->verifies, e->progress, &found);
-    *was_there = is_complete(&found); /* another one may have been at it */
+    *was_there = is_complete(&found); /* another process may have completed it meanwhile */
     if (*was_there) return LKS_OK;
     LKS_TRY(check_replaceable(e, &found));
     LKS_TRY(lksi_place_make(e->place->downloads));
     lks_status status = fetch_all(e);
     if (status == LKS_OK) status = stage_all(e);
     if (status == LKS_OK) return lksi_place_remove(e->place->downloads);
-    char text[1024]; /* the first error is the one to tell */
+    char text[1024]; /* keeps the first error */
     snprintf(text, sizeof text, "%s", lks_error_text());
     unstage_all(e);
-    (void)rmdir(e->place->downloads); /* where nothing came */
+    (void)rmdir(e->place->downloads); /* succeeds only if it is empty */
     return lksi_error(status, "%s", text);
 }
 

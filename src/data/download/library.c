@@ -1,5 +1,5 @@
-/* Libraries that only a download needs, loaded then: libcurl brings along dozens of others, which every rank of every
- * run would wait for otherwise. They stay loaded. */
+/* Loads libraries that only downloads need. libcurl depends on dozens of others, and every rank of every run would
+ * otherwise wait for them at its start. The libraries stay loaded. */
 #include "data/download/download.h"
 
 #include <dlfcn.h>

@@ -1,9 +1,10 @@
-/* One process at a time, of this host and of others that see the same directory.
+/* A lock between processes of this host and of other hosts that see the same directory.
  *
- * The lock is a file with flock on it, which ends with its process, however that ends. Where the file system has no
- * flock it is the file's being there, made by one alone; then it says who made it, and is taken away from a process of
- * this host that is gone, or from one of another host that gave no sign of life for as long as the deadline. A sign of
- * life is the file's time, which the holder sets every second: only its change counts, since hosts' clocks differ. */
+ * The lock is an flock on a file, which ends with its process in any case. If the file system has no flock, the lock is
+ * the existence of the file, which only one process can create. The file then names its owner. It is taken away from a
+ * process of this host that has ended, or from a process of another host that gave no sign of life within the timeout.
+ * The sign of life is the file's time, which the holder sets every second. Only changes of it count, because hosts'
+ * clocks differ. */
 #define _GNU_SOURCE /* flock */
 #include "data/download/download.h"
 
@@ -28,7 +29,7 @@ static void write_owner(int descriptor) {
     (void)gethostname(host, sizeof host - 1);
     int length = snprintf(text, sizeof text, "%s %ld\n", host, (long)getpid());
     if (ftruncate(descriptor, 0) == 0 && pwrite(descriptor, text, (size_t)length, 0) != length)
-        (void)ftruncate(descriptor, 0); /* nobody's name is better than half of one */
+        (void)ftruncate(descriptor, 0); /* an empty file is better than half a name */
 }
 
 typedef struct owner {
@@ -50,16 +51,17 @@ static bool has_ended(const owner *who) {
     return who->pid > 0 && strcmp(host, who->host) == 0 && kill((pid_t)who->pid, 0) != 0 && errno == ESRCH;
 }
 
-/* What became of one try. */
+/* The result of one attempt. */
 typedef enum attempt { TAKEN, HELD, WITHOUT_FLOCK, FAILED } attempt;
 
-/* FAILED with errno EEXIST: there is one already. */
+/* FAILED with errno EEXIST: the file exists. */
 static attempt make_file(const char *path, int *descriptor) {
     *descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     return *descriptor >= 0 ? TAKEN : FAILED;
 }
 
-/* One of another user's, which cannot be signed: gone where nobody holds it, so that the next try makes one. */
+/* Removes a lock file of another user, which cannot be opened for writing, if nobody holds it. The next attempt then
+ * creates a new one. */
 static attempt take_away(const char *path) {
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), why;
     if (descriptor < 0) return errno == ENOENT ? HELD : FAILED;
@@ -71,14 +73,14 @@ static attempt take_away(const char *path) {
     return is_gone || is_held ? HELD : FAILED;
 }
 
-/* Without flock the file is the lock of the one who made it: it is never another's to remove. */
+/* Without flock only the process that created the file holds the lock, and no other may remove the file here. */
 static attempt try_flock(const char *path, int *descriptor) {
     bool is_own = make_file(path, descriptor) == TAKEN;
     if (!is_own) {
         if (errno != EEXIST) return FAILED;
         *descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
         if (*descriptor < 0 && errno == EACCES) return take_away(path);
-        if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED; /* released meanwhile */
+        if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED; /* ENOENT: it was just released */
     }
     bool is_locked = flock(*descriptor, LOCK_EX | LOCK_NB) == 0;
     bool has_flock = is_locked || errno == EWOULDBLOCK || errno == EINTR;
@@ -96,7 +98,7 @@ static attempt try_exclusive(const char *path, int *descriptor) {
     return HELD;
 }
 
-/* Waiting for another, and since when without a sign of life. */
+/* State of a wait: the last sign of life of the holder, and when it was first seen. */
 typedef struct waiting {
     struct timespec sign;
     int64_t since_ns;
@@ -118,19 +120,19 @@ static bool is_overdue(waiting *w, const char *path, int64_t timeout_ms) {
 static lks_status overdue(const char *path, const lksi_lock_options *options) {
     owner who;
     read_owner(path, &who);
-    return lksi_error(LKS_ERR_TIMEOUT, "%s: pid %ld on %s is at it, and gave no sign of life for %.3g s",
+    return lksi_error(LKS_ERR_TIMEOUT, "%s: pid %ld on %s holds the lock, but gave no sign of life for %.3g s",
                       options->purpose, who.pid, who.host, (double)options->timeout_ms / 1000);
 }
 
-/* Once, as soon as the holder has said who it is. */
+/* Reports once, as soon as the file names its holder. */
 static void tell(waiting *w, const char *path, const lksi_lock_options *options, lksi_download_progress *progress) {
     owner who;
     if (w->is_told) return;
     read_owner(path, &who);
     if (who.pid == 0) return;
     w->is_told = true;
-    lksi_download_progress_say(progress, "%s: waiting for pid %ld on %s, which is at it", options->purpose, who.pid,
-                               who.host);
+    lksi_download_progress_say(progress, "%s: waiting for pid %ld on %s, which holds the lock", options->purpose,
+                               who.pid, who.host);
 }
 
 static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_options *options,
@@ -176,7 +178,7 @@ lks_status lksi_lock_acquire(lksi_lock **lock, const char *path, const lksi_lock
 
 int lksi_lock_descriptor(const lksi_lock *lock) { return lock->descriptor; }
 
-/* Its name goes first: whoever waits on the nameless file sees that, and makes a new one. */
+/* Unlinks before closing. A process that waits on the unlinked file notices that and creates a new one. */
 void lksi_lock_release(lksi_lock *lock) {
     if (lock == NULL) return;
     if (lksi_file_is_still_named(lock->descriptor, lock->path)) unlink(lock->path);

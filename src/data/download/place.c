@@ -1,4 +1,4 @@
-/* Directories: where a set is made, and how it comes to where it is read. */
+/* Directories of a set: where it is prepared, and how it is installed. */
 #include "data/download/place.h"
 
 #include <dirent.h>
@@ -18,7 +18,7 @@ lks_status lksi_place_make(const char *directory) {
     return lksi_error_file(directory);
 }
 
-/* PREFIXdownload, PREFIXnew, PREFIXlock. */
+/* Writes PREFIXdownload, PREFIXnew and PREFIXlock. */
 static lks_status name_places(lksi_place *place, const char *prefix) {
     LKS_TRY(lksi_path(place->downloads, "%sdownload", prefix));
     LKS_TRY(lksi_path(place->staged, "%snew", prefix));
@@ -39,8 +39,7 @@ static lks_status find_existing(lksi_place *place, const char *directory) {
 static lks_status find_new(lksi_place *place, const char *directory) {
     char parent[LKSI_PATH_NBYTES], real[LKSI_PATH_NBYTES], prefix[LKSI_PATH_NBYTES];
     struct stat info;
-    if (lstat(directory, &info) == 0)
-        return lksi_error(LKS_ERR_FILE, "%s: a symbolic link to what is not there", directory);
+    if (lstat(directory, &info) == 0) return lksi_error(LKS_ERR_FILE, "%s: a dangling symbolic link", directory);
     LKS_TRY(lksi_make_parents(directory));
     const char *slash = strrchr(directory, '/'), *name = slash != NULL ? slash + 1 : directory;
     if (slash == NULL)
@@ -58,7 +57,7 @@ lks_status lksi_place_find(lksi_place *place, const char *directory) {
     size_t length = strlen(directory);
     *place = (lksi_place){.is_there = false};
     if (length == 0 || length >= sizeof bare)
-        return lksi_error(LKS_ERR_FILE, "a directory's path of %zu bytes cannot be", length);
+        return lksi_error(LKS_ERR_FILE, "a directory's path of %zu bytes is empty or too long", length);
     while (length > 1 && directory[length - 1] == '/') length--;
     memcpy(bare, directory, length);
     bare[length] = '\0';
@@ -109,7 +108,7 @@ lks_status lksi_place_remove(const char *directory) {
     return rmdir(directory) == 0 ? LKS_OK : lksi_error_file(directory);
 }
 
-/* NAME.gz takes the place of NAME too, which would be read in its stead. */
+/* NAME.gz also replaces NAME, because readers prefer an uncompressed file. */
 static lks_status install_file(const char *path, const char *name, const lksi_place *place) {
     char target[LKSI_PATH_NBYTES];
     LKS_TRY(lksi_path(target, "%s/%s", place->directory, name));
@@ -122,7 +121,7 @@ static lks_status install_file(const char *path, const char *name, const lksi_pl
     return LKS_OK;
 }
 
-/* So that after a power failure too the directory has all or nothing. */
+/* Makes the renames durable, so that the directory is consistent after a power failure. */
 static void sync_directory(const char *path) {
     int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) return;
@@ -135,7 +134,7 @@ lks_status lksi_place_install(const lksi_place *place) {
     if (!place->is_there) {
         if (rename(place->staged, place->directory) == 0) return LKS_OK;
         if (errno != EEXIST && errno != ENOTEMPTY)
-            return lksi_error_file(place->directory); /* else someone made it meanwhile */
+            return lksi_error_file(place->directory); /* otherwise another process has just created it */
     }
     LKS_TRY(for_each_file(place->staged, install_file, place));
     sync_directory(place->directory);

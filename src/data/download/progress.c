@@ -1,4 +1,4 @@
-/* Tells the user, the ranks that wait and those outside that want the same lock how far a download is. */
+/* Progress of a download: a line for the user, a sign of life for the lock, and a check for cancellation. */
 #include "data/download/download.h"
 
 #include <sys/stat.h>
@@ -14,7 +14,7 @@ void lksi_download_progress_begin(lksi_download_progress *progress, const char *
     progress->begun_ns = lksi_now_ns();
 }
 
-/* One line that is written over and over. */
+/* Draws one line, which is overwritten each time. */
 static void draw(lksi_download_progress *progress, int64_t nbytes_done, int64_t now_ns) {
     if (!progress->is_shown || progress->what == NULL || now_ns - progress->drawn_ns < SECOND_NS / 5) return;
     if (!isatty(STDERR_FILENO)) return;

@@ -1,9 +1,9 @@
 /* One download for all ranks of a group that see the same directory.
  *
- * On each host its first rank downloads, on a thread of its own; those of several hosts, or jobs, that share a
- * directory come one after the other by its lock, and all but the first find everything there. Meanwhile all ranks
- * exchange, ten times a second, who is still at it. So nobody waits on a silent group: a download of any length takes
- * no deadline, and a rank that dies is noticed as in any collective. */
+ * The first rank of each host downloads, on a separate thread. If hosts or jobs share a directory, its lock serialises
+ * them, and all but the first find the set complete. Meanwhile all ranks exchange their state ten times a second. So no
+ * rank waits in a silent group, a download of any length meets no deadline, and a rank that dies is noticed as in any
+ * collective. */
 #include "data/download/download.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 enum { TEXT_NBYTES = 1024 };
 static const int64_t TICK_NS = 100 * 1000000;
 
-/* What a rank tells the others, as bits. */
+/* The state that a rank tells the others, as bits. */
 enum { AT_WORK = 1, FAILED = 2 };
 
 typedef struct errand {
@@ -20,8 +20,8 @@ typedef struct errand {
     lksi_get_options options;
     lksi_download_progress progress;
     lks_status status;
-    char text[TEXT_NBYTES]; /* of the error */
-    atomic_int state;       /* 0 where there is nothing to tell */
+    char text[TEXT_NBYTES]; /* the error text */
+    atomic_int state;       /* AT_WORK, FAILED, or 0: not started or successful */
 } errand;
 
 static void do_errand(void *argument) {
@@ -33,7 +33,7 @@ static void do_errand(void *argument) {
     atomic_store(&e->state, e->status == LKS_OK ? 0 : FAILED);
 }
 
-/* Until nobody is at work any more. One that failed makes the others give up. */
+/* Waits until no rank is at work. If one rank fails, the others cancel their downloads. */
 static lks_status wait_for_all(lks_group *group, errand *e, bool *has_failed) {
     for (;;) {
         int32_t mine = atomic_load(&e->state), all;
@@ -45,7 +45,8 @@ static lks_status wait_for_all(lks_group *group, errand *e, bool *has_failed) {
     }
 }
 
-/* All ranks get the error of the lowest rank that failed by itself: those that gave up for it have none to tell. */
+/* All ranks get the error of the lowest rank that failed by itself. A rank that was cancelled has no error of its own.
+ */
 static lks_status share_error(lks_group *group, const errand *e) {
     int n_ranks = lks_group_size(group);
     bool is_own = atomic_load(&e->state) == FAILED && atomic_load(&e->progress.is_cancelled) == 0;
@@ -59,7 +60,7 @@ static lks_status share_error(lks_group *group, const errand *e) {
     return lksi_error((lks_status)status, "%s", text);
 }
 
-/* What goes wrong here goes the way of all errors of a download: the other ranks wait for them. */
+/* Errors here are shared like all errors of a download, because the other ranks wait. */
 static lks_status begin(errand *e, const char *directory, lksi_thread **thread) {
     if (directory == NULL)
         LKS_TRY(lks_data_directory(e->set->name, e->directory, sizeof e->directory));
@@ -75,7 +76,7 @@ static lks_status get_together(lks_group *group, errand *e, const char *director
     if (lks_group_local_rank(group) == 0) {
         lks_status begun = begin(e, directory, &thread);
         if (begun != LKS_OK) {
-            e->status = begun; /* no thread writes to it then */
+            e->status = begun; /* no thread is running that could write to it */
             snprintf(e->text, sizeof e->text, "%s", lks_error_text());
             atomic_store(&e->state, FAILED);
         }

@@ -1,4 +1,4 @@
-/* One request for a file, or for the rest of it, over HTTP. */
+/* One HTTP request for a file or the rest of it. */
 #include "data/download/download.h"
 
 #include <errno.h>
@@ -48,14 +48,14 @@ lks_status lksi_download_transfer_available(void) {
     return curl.status == LKS_OK ? LKS_OK : lksi_error(curl.status, "%s", curl.error);
 }
 
-/* What the callbacks see. */
+/* State shared with the callbacks. */
 typedef struct answer {
     lksi_download_transfer *transfer;
     CURL *handle;
-    int64_t range_begin; /* of a partial answer, by its header; else -1 */
-    int64_t nbytes;      /* that it says it has; -1: it does not say */
+    int64_t range_begin; /* from the header of a partial response; otherwise -1 */
+    int64_t nbytes;      /* length that the response declares; -1: none */
     bool has_begun, is_too_long, is_out_of_place;
-    int error; /* errno of writing */
+    int error; /* errno of a failed write */
 } answer;
 
 static size_t take_header(char *line, size_t nbytes_each, size_t count, void *context) {
@@ -63,7 +63,7 @@ static size_t take_header(char *line, size_t nbytes_each, size_t count, void *co
     answer *a = context;
     size_t nbytes = nbytes_each * count, i = 0;
     char *end;
-    if (nbytes >= 5 && strncmp(line, "HTTP/", 5) == 0) a->range_begin = -1; /* a redirection's headers came before */
+    if (nbytes >= 5 && strncmp(line, "HTTP/", 5) == 0) a->range_begin = -1; /* discards headers of a redirection */
     while (i < nbytes && name[i] != '\0' && (line[i] | 0x20) == (name[i] | 0x20)) i++;
     if (name[i] != '\0' || i >= nbytes) return nbytes;
     char digits[32];
@@ -74,8 +74,8 @@ static size_t take_header(char *line, size_t nbytes_each, size_t count, void *co
     return nbytes;
 }
 
-/* At the first byte: a server that does not know of ranges sends the file from its beginning, and whoever stands in its
- * place a page of his own. */
+/* Called for the first byte. A server without ranges sends the file from its beginning, and a captive portal sends a
+ * page of its own. */
 static bool begin_body(answer *a) {
     lksi_download_transfer *transfer = a->transfer;
     long code = 0;
@@ -158,7 +158,8 @@ static void set_options(CURL *handle, const char *url, answer *a, char *error, c
     }
 }
 
-/* Which of the server's refusals may be over soon. Where it has nothing behind what is here, that may be all. */
+/* Classifies HTTP errors into temporary and final ones. 416 means that the server has nothing after `offset`, so the
+ * partial file may be complete. */
 static lksi_outcome classify_status(lksi_download_transfer *transfer, long status) {
     snprintf(transfer->reason, sizeof transfer->reason, "HTTP status %ld", status);
     if (status == 416 && transfer->offset > 0) {
@@ -168,16 +169,16 @@ static lksi_outcome classify_status(lksi_download_transfer *transfer, long statu
     return status == 408 || status == 416 || status == 429 || status >= 500 ? LKSI_CUT_OFF : LKSI_REFUSED;
 }
 
-/* Why our own callbacks ended it. */
+/* Explains why a callback of this file ended the transfer. */
 static lksi_outcome classify_stop(lksi_download_transfer *transfer, const answer *a) {
     char *reason = transfer->reason;
     if (a->is_out_of_place) {
-        snprintf(reason, sizeof transfer->reason, "sends another range than the one that was asked for");
+        snprintf(reason, sizeof transfer->reason, "sends another range than the requested one");
         if (transfer->restarts) transfer->offset = 0;
         return transfer->restarts ? LKSI_CUT_OFF : LKSI_UNFIT;
     }
     if (a->is_too_long) {
-        transfer->offset = transfer->begun_at; /* what came is of another file */
+        transfer->offset = transfer->begun_at; /* the response belongs to another file */
         snprintf(reason, sizeof transfer->reason, "sends more than the %lld bytes expected",
                  (long long)transfer->max_nbytes);
         return LKSI_REFUSED;

@@ -1,5 +1,5 @@
-/* The files of a tar archive, by libarchive. Nothing is written outside the directory that is given, and nothing but
- * plain files: whatever an archive may hold besides makes it an unexpected one. */
+/* Extracts files of a tar archive with libarchive. It writes only regular files, and only to the given directory. An
+ * archive that holds anything else is refused. */
 #include "data/download/download.h"
 
 #include <errno.h>
@@ -66,7 +66,7 @@ static lks_status fail(const unpacking *u) {
     return lksi_error(LKS_ERR_FORMAT, "%s: damaged archive: %s", u->path, reason != NULL ? reason : "no reason given");
 }
 
-/* NAME of "ROOT/NAME" or "./ROOT/NAME"; "" of ROOT itself; NULL where it lies anywhere else. */
+/* Returns NAME for "ROOT/NAME" or "./ROOT/NAME", "" for ROOT itself, and NULL for anything else. */
 static const char *name_within(const char *root, const char *path) {
     size_t length = strlen(root);
     if (strncmp(path, "./", 2) == 0) path += 2;
@@ -121,10 +121,10 @@ static lks_status unpack_entry(unpacking *u, struct archive_entry *entry) {
     const char *name = entry_name != NULL ? name_within(u->root, entry_name) : NULL;
     if (name == NULL)
         return lksi_error(LKS_ERR_FORMAT, "%s: '%.200s' does not lie in %s/", u->path,
-                          entry_name != NULL ? entry_name : "(a name that is no text)", u->root);
+                          entry_name != NULL ? entry_name : "(a name that is not text)", u->root);
     bool is_file = libarchive.entry_type(entry) == AE_IFREG, is_directory = libarchive.entry_type(entry) == AE_IFDIR;
     if (libarchive.entry_hardlink(entry) != NULL || (!is_file && !(is_directory && name[0] == '\0')))
-        return lksi_error(LKS_ERR_FORMAT, "%s: '%.200s' is no plain file", u->path, entry_name);
+        return lksi_error(LKS_ERR_FORMAT, "%s: '%.200s' is not a plain file", u->path, entry_name);
     return is_file ? unpack_file(u, name) : LKS_OK;
 }
 
