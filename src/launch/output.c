@@ -141,9 +141,9 @@ static void show_line(const rank_output *rank, FILE *terminal, const char *line,
     lksi_terminal_add(terminal, "\n", 1);
 }
 
-static void log_line(FILE *log, const char *line, size_t nbytes) {
-    fwrite(line, 1, nbytes, log);
-    fputc('\n', log);
+/* Returns 0, or errno. */
+static int log_line(FILE *log, const char *line, size_t nbytes) {
+    return fwrite(line, 1, nbytes, log) == nbytes && fputc('\n', log) != EOF ? 0 : errno;
 }
 
 static void lose_log(const rank_output *rank, int reason) {
@@ -162,15 +162,17 @@ static void close_log(rank_output *rank) {
 static void write_lines(rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
     keep_tail(rank, text, nbytes);
     const char *end = text + nbytes;
+    int reason = 0;
     for (const char *line = text; line < end;) {
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         size_t line_nbytes = (size_t)((newline != NULL ? newline : end) - line);
         if (terminal != NULL) show_line(rank, terminal, line, line_nbytes);
-        if (rank->log != NULL) log_line(rank->log, line, line_nbytes);
+        if (rank->log != NULL && reason == 0) reason = log_line(rank->log, line, line_nbytes);
         line += line_nbytes + 1;
     }
-    if (rank->log != NULL && (fflush(rank->log) != 0 || ferror(rank->log))) {
-        lose_log(rank, errno);
+    if (rank->log != NULL && reason == 0 && fflush(rank->log) != 0) reason = errno;
+    if (reason != 0) {
+        lose_log(rank, reason);
         fclose(rank->log);
         rank->log = NULL;
     }

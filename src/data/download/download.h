@@ -46,7 +46,6 @@ int64_t lksi_set_nbytes(const lksi_set *set);
 
 /* Written by the thread that downloads. Its owner may set is_cancelled from another thread. */
 typedef struct lksi_download_progress {
-    atomic_llong nbytes;     /* not used */
     atomic_int is_cancelled; /* set by the thread that waits */
     bool is_shown;           /* on stderr */
     int lock;                /* descriptor whose file is touched every second as a sign of life; -1: none */

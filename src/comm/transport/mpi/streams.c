@@ -68,12 +68,13 @@ static int n_joined, last_tag;
 
 static lks_status number_stream(int *tag) {
     pthread_mutex_lock(&known_mutex);
-    bool is_left = last_tag < lksi_mpi_facts_get()->most_tag;
+    int most_tag = lksi_mpi_facts_get()->most_tag;
+    bool is_left = last_tag < most_tag;
     if (is_left) *tag = ++last_tag;
     pthread_mutex_unlock(&known_mutex);
     if (is_left) return LKS_OK;
     return lksi_error(LKS_ERR_UNSUPPORTED, "this process has used all %d tags of its MPI: too many groups were made",
-                      last_tag);
+                      most_tag);
 }
 
 static lks_status keep(int source, const hello *said) {
