@@ -26,9 +26,11 @@ void lksi_signals_of_others(sigset_t *others) {
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(others, own[i]);
 }
 
+static bool is_due(int64_t now_ns) { return now_ns - signals.since_ns >= MOST_HELD_NS; }
+
 void lksi_signals_hold(void) {
     int64_t now_ns = lksi_now_ns();
-    if (signals.are_held && now_ns - signals.since_ns < MOST_HELD_NS) return;
+    if (signals.are_held && !is_due(now_ns)) return;
     lksi_signals_let_in();
     sigset_t others;
     lksi_signals_of_others(&others);
@@ -40,6 +42,10 @@ void lksi_signals_let_in(void) {
     if (!signals.are_held) return;
     signals.are_held = false;
     pthread_sigmask(SIG_SETMASK, &signals.before, NULL);
+}
+
+void lksi_signals_let_in_if_due(void) {
+    if (signals.are_held && is_due(lksi_now_ns())) lksi_signals_let_in();
 }
 
 void lksi_signals_release(void) {

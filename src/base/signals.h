@@ -14,6 +14,8 @@ void lksi_signals_release(void);
  * been held for a millisecond, or until somebody lets it in, as before a wait or a call of the user's code. */
 void lksi_signals_keep(bool is_kept);
 void lksi_signals_let_in(void); /* does nothing where none is held */
+/* Lets in what has been held for a millisecond. The caller makes no other call of the library for a while. */
+void lksi_signals_let_in_if_due(void);
 
 /* All signals but those that a thread brings upon itself. */
 void lksi_signals_of_others(sigset_t *others);
