@@ -58,7 +58,8 @@ static _Noreturn void be_function(const start *s, int index) {
     close(s->guard->descriptor);
     close(s->failure[0]);
     close(s->failure[1]);
-    clearerr(stdout); /* what our parent has lost there is no failure of ours */
+    clearerr(stdout);          /* what our parent has lost there is no failure of ours */
+    lksi_process_set_rank(-1); /* our parent's, in a world that it had before */
     const int exit_status = lksi_end_output(lksi_exit_code(s->job->function(s->job->argument)));
     fflush(NULL);
     lksi_announce(LKSI_RANK_ENDS);
