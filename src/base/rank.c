@@ -15,7 +15,8 @@ static bool names_rank(const char *text) { return lksi_begins_with(text, "rank "
 
 void lksi_rank_prefix(const char *text, char prefix[LKSI_RANK_PREFIX_NBYTES]) {
     int rank = thread_rank >= 0 ? thread_rank : atomic_load(&process_rank);
-    bool is_said = names_rank(text) || lksi_variable("LOCKSTEP_PREFIX") != NULL;
+    /* A prefix is a process's: rank threads share one. */
+    bool is_said = names_rank(text) || (thread_rank < 0 && lksi_variable("LOCKSTEP_PREFIX") != NULL);
     prefix[0] = '\0';
     if (rank >= 0 && !is_said) snprintf(prefix, LKSI_RANK_PREFIX_NBYTES, "rank %d: ", rank);
 }

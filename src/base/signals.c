@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-/* Signals are held for at most this time plus one product. */
+/* Signals are held for at most this time plus one kernel. */
 #define MOST_HELD_NS LKSI_NS_PER_MS
 
 static _Thread_local struct {
@@ -27,19 +27,21 @@ void lksi_signals_of_others(sigset_t *others) {
 }
 
 void lksi_signals_hold(void) {
-    int64_t now_ns = lksi_now_ns();
-    if (signals.are_held && now_ns - signals.since_ns < MOST_HELD_NS) return;
-    lksi_signals_let_in();
+    if (signals.are_held) return;
     sigset_t others;
     lksi_signals_of_others(&others);
     signals.are_held = pthread_sigmask(SIG_BLOCK, &others, &signals.before) == 0;
-    signals.since_ns = now_ns;
+    signals.since_ns = lksi_now_ns();
 }
 
 void lksi_signals_let_in(void) {
     if (!signals.are_held) return;
     signals.are_held = false;
     pthread_sigmask(SIG_SETMASK, &signals.before, NULL);
+}
+
+void lksi_signals_let_in_if_due(void) {
+    if (signals.are_held && lksi_now_ns() - signals.since_ns >= MOST_HELD_NS) lksi_signals_let_in();
 }
 
 void lksi_signals_release(void) {

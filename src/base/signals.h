@@ -10,10 +10,11 @@ void lksi_signals_hold(void);
 void lksi_signals_release(void);
 
 /* Called around many such calls, so that these need only two system calls together. Signals then stay held until the
- * end, until they have been held for a millisecond, or until lksi_signals_let_in, which is called before a wait or a
- * call of the user's code. */
+ * end, or until one of the two functions below: let_in_if_due is called after each kernel, and let_in before a wait or
+ * a call of the user's code. */
 void lksi_signals_keep(bool is_kept);
-void lksi_signals_let_in(void); /* does nothing if no signals are held */
+void lksi_signals_let_in(void);        /* does nothing if no signals are held */
+void lksi_signals_let_in_if_due(void); /* if they have been held for a millisecond */
 
 /* All signals except those that a thread raises itself (SIGSEGV, SIGFPE, ...). */
 void lksi_signals_of_others(sigset_t *others);

@@ -48,7 +48,7 @@ static int refuse_unknown(const char *command, const lksi_option *options, const
     char name[NAME_NBYTES];
     const char *nearest = NULL;
     name_of(argument, name);
-    size_t least = 3; /* a name at a larger distance is not a typing error */
+    size_t least = strlen(name) < sizeof "--four" - 1 ? 2 : 3; /* a larger distance is not a typing error */
     for (const lksi_option *o = options; o->name != NULL && lksi_begins_with(name, "--"); o++) {
         size_t d = distance(name, o->name);
         if (d >= least) continue;

@@ -192,6 +192,7 @@ static lks_status run_steps(lks_program *program, size_t begin, size_t end) {
     for (size_t s = begin; s < end; s++) {
         LKS_TRY(settle_firsts(program, s, &n_settled));
         LKS_TRY(run_step(program, &program->steps[s]));
+        lksi_signals_let_in_if_due();
         if (program->on_gradient != NULL && !program->is_absent) LKS_TRY(tell_finals(program, s, &n_told));
     }
     return LKS_OK;

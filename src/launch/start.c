@@ -59,7 +59,8 @@ static _Noreturn void be_function(const start *s, int index) {
     close(s->guard->descriptor);
     close(s->failure[0]);
     close(s->failure[1]);
-    clearerr(stdout); /* output that the parent lost is not a failure of this rank */
+    clearerr(stdout);          /* output that the parent lost is not a failure of this rank */
+    lksi_process_set_rank(-1); /* the parent's rank, in a world that it had before, does not apply here */
     const int exit_status = lksi_end_output(lksi_exit_code(s->job->function(s->job->argument)));
     fflush(NULL);
     lksi_announce(LKSI_RANK_ENDS);

@@ -120,6 +120,9 @@ static void a_line_of_a_rank_begins_with_it(void **state) {
     lksi_process_set_rank(0);
     lksi_thread_set_rank(1);
     assert_lines(of_rank_1);
+    setenv("LOCKSTEP_PREFIX", "1", 1); /* of the process, in which other ranks are threads, too */
+    assert_lines(of_rank_1);
+    unsetenv("LOCKSTEP_PREFIX");
     lksi_thread_set_rank(-1);
     lksi_process_set_rank(-1);
     assert_lines(plain);

@@ -68,7 +68,7 @@ static void what_is_no_plain_file_is_refused(void **state) {
                                          {"set/directory", '5', NULL}};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         assert_int_equal(unpack((tar_member[]){{"set/a.bin", '0', NULL}, members[i], {0}}, 0), LKS_ERR_FORMAT);
-        if (strstr(lks_error_text(), "' is no plain file") == NULL) fail_msg("%s", lks_error_text());
+        if (strstr(lks_error_text(), "' is not a plain file") == NULL) fail_msg("%s", lks_error_text());
         assert_false(is_out(members[i].name + 4));
     }
 }

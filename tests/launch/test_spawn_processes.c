@@ -447,6 +447,30 @@ static int print_by_main(void) {
     return lks_main(0, (char *[]){NULL}, main_prints_lines);
 }
 
+static int report_before_the_start(void *argument) {
+    (void)argument;
+    (void)lksi_error(LKS_ERR_FILE, "no such data");
+    return lks_report(LKS_ERR_FILE, NULL, 0);
+}
+
+static void a_spawned_rank_does_not_report_as_its_parent(void **state) {
+    (void)state;
+    char text[256] = "";
+    int ends[2], before = dup(STDERR_FILENO);
+    assert_int_equal(pipe(ends), 0);
+    assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
+    lksi_process_set_rank(5); /* as in a world that is over */
+    lks_status status = lks_spawn(1, LKS_PROCESSES, report_before_the_start, NULL);
+    lksi_process_set_rank(-1);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    close(before);
+    close(ends[1]);
+    assert_true(read(ends[0], text, sizeof text - 1) > 0);
+    close(ends[0]);
+    assert_int_equal(status, LKS_ERR_PEER);
+    assert_string_equal(text, "lockstep: no such data\n");
+}
+
 static int print_by_spawn(void) { return lks_spawn(2, LKS_PROCESSES, print_lines, NULL) == LKS_ERR_PEER ? 77 : 1; }
 
 /* As systemd starts a service, with SIGPIPE ignored. */
@@ -597,6 +621,7 @@ int main(void) {
         cmocka_unit_test(what_a_rank_thread_printed_before_it_called_exit_waits_for_its_reader),
         cmocka_unit_test(a_reader_that_has_had_enough_is_no_failure),
         cmocka_unit_test(a_spawned_rank_whose_output_is_lost_fails),
+        cmocka_unit_test(a_spawned_rank_does_not_report_as_its_parent),
         cmocka_unit_test(rank_0_alone_is_handed_the_port),
         cmocka_unit_test(processes_after_threads_are_refused),
         cmocka_unit_test(a_thread_that_is_about_to_end_is_waited_for),

@@ -121,6 +121,10 @@ run run --nnodes 2 --node_rnk 0 true
 check "also where it has underscores" refused "'--node_rnk'; did you mean --node-rank\?"
 run run -nn 2 true
 check "but none is that close to a flag of a letter" refused "'-nn'; see lockstep help run"
+run run --n 2 true
+check "a hyphen too many is seen" refused "'--n'; did you mean -n\?"
+run run --gpu true
+check "a short word is not taken for another" refused "'--gpu'; see lockstep help run"
 for flag in "-np 2" "--np 2" "--nproc-per-node 2" "--nproc_per_node=2"; do
   # shellcheck disable=SC2086 # words
   run run $flag "$examples/hello"
