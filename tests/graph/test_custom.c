@@ -292,6 +292,8 @@ static void descriptions_depend_on_the_name(void **state) {
     }
     assert_string_equal(seen[0].what, seen[1].what);
     assert_string_not_equal(seen[0].what, seen[2].what);
+    assert_non_null(strstr(seen[0].what, "'mine'"));
+    assert_non_null(strstr(seen[2].what, "'other'"));
 }
 
 int main(void) {
