@@ -131,6 +131,7 @@ static lks_status call_user(const lks_program *program, const lksi_lowering *low
                             .gradients = is_backward ? gradients : NULL};
     uint64_t n_errors = lksi_n_errors();
     lks_status status = (is_backward ? custom->options.backward : custom->options.forward)(&call);
+    lksi_program_return(program);
     if (status == LKS_OK) return LKS_OK;
     return lksi_error_of_user(status, n_errors, "the %s function of the custom operator '%s'",
                               is_backward ? "backward" : "forward", lksi_custom_name(custom));

@@ -95,6 +95,9 @@ void lksi_lower_host_step(lks_program *program, const lksi_lowering *lowering, l
 /* Those of CUSTOM and CUSTOM_GRAD. */
 void lksi_lower_custom(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
 
+/* After a call of the user's code, which may have run another program, or set threads and GPU itself. */
+void lksi_program_return(const lks_program *program);
+
 /* Binds what lies in the store to where the arrays are now. */
 void lksi_program_bind_stored(lks_program *program);
 
