@@ -254,6 +254,8 @@ typedef struct lks_custom_options {
  * On a GPU the tensors are copied to the host and back in every run, and a step is not recorded as a CUDA graph.
  * Threads:    the functions run inside lks_program_forward and lks_program_backward, on their thread. Ranks that are
  *             threads of one process run them at the same time.
+ * Groups:     Collectives of the group that trains return LKS_ERR_STATE in them while gradients are being sent. A
+ *             group of lks_group_split is not affected.
  * Errors:     LKS_ERR_ARGUMENT: no name, no `forward`, or a number of inputs outside 1..LKS_MAX_CUSTOM_INPUTS.
  *             LKS_ERR_UNSUPPORTED, of lks_store_create and lks_program_create: a gradient is needed, and `backward` is
  *             NULL. */

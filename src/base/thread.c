@@ -28,11 +28,8 @@ static void find_openmp(void) {
 }
 
 void lksi_openmp_set_threads(int n_threads) {
-    static _Thread_local int current; /* the setting is per thread, too */
     pthread_once(&openmp_once, find_openmp);
-    if (openmp_set_num_threads == NULL || current == n_threads) return;
-    openmp_set_num_threads(n_threads);
-    current = n_threads;
+    if (openmp_set_num_threads != NULL) openmp_set_num_threads(n_threads); /* each time: the user may set it, too */
 }
 
 static void *run(void *opaque) {

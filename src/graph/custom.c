@@ -12,7 +12,7 @@ struct lksi_custom {
 
 static const char prefix[] = "host:";
 
-static const char *name_of(const lksi_custom *custom) { return custom->kernel_name + sizeof prefix - 1; }
+const char *lksi_custom_name(const lksi_custom *custom) { return custom->kernel_name + sizeof prefix - 1; }
 
 void lksi_custom_destroy(lksi_custom *custom) {
     if (custom == NULL) return;
@@ -28,7 +28,8 @@ lks_status lksi_custom_check_backward(const lks_graph *graph, const lksi_attribu
     const lksi_custom *custom = find_custom(graph, attributes);
     if (custom->options.backward != NULL) return LKS_OK;
     return lksi_error(LKS_ERR_UNSUPPORTED,
-                      "the custom operator '%s' has no backward function, and the loss depends on it", name_of(custom));
+                      "the custom operator '%s' has no backward function, and the loss depends on it",
+                      lksi_custom_name(custom));
 }
 
 /* --- the constructor --- */
@@ -130,9 +131,10 @@ static lks_status call_user(const lks_program *program, const lksi_lowering *low
                             .gradients = is_backward ? gradients : NULL};
     uint64_t n_errors = lksi_n_errors();
     lks_status status = (is_backward ? custom->options.backward : custom->options.forward)(&call);
+    lksi_program_return(program);
     if (status == LKS_OK) return LKS_OK;
     return lksi_error_of_user(status, n_errors, "the %s function of the custom operator '%s'",
-                              is_backward ? "backward" : "forward", name_of(custom));
+                              is_backward ? "backward" : "forward", lksi_custom_name(custom));
 }
 
 static size_t aligned(size_t nbytes) { return (nbytes + 63) / 64 * 64; }

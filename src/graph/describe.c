@@ -30,6 +30,7 @@ static void describe_value(const lks_node *node, char *text, size_t text_nbytes)
     if (attributes != hash_of(&(lksi_attributes){0}))
         lksi_append(text, text_nbytes, " #%08" PRIx32, (uint32_t)(attributes ^ attributes >> 32));
     if (node->op == LKSI_OP_BUFFER) lksi_append(text, text_nbytes, " %.17g", node->momentum);
+    if (node->custom != NULL) lksi_append(text, text_nbytes, " '%s'", lksi_custom_name(node->custom));
 }
 
 void lksi_describe_leaf(const char *kind, const char *name, int number, char text[LKSI_NODE_NAME_NBYTES]) {

@@ -48,6 +48,7 @@ lks_status lksi_check_name(const char *name, const char *what);
 
 /* Accepts NULL. */
 void lksi_custom_destroy(lksi_custom *custom);
+const char *lksi_custom_name(const lksi_custom *custom);
 /* LKS_ERR_UNSUPPORTED if a custom operator has no backward function. */
 lks_status lksi_custom_check_backward(const lks_graph *graph, const lksi_attributes *attributes);
 

@@ -129,6 +129,11 @@ static lks_status merge(lks_program *program) {
 
 /* --- running --- */
 
+void lksi_program_return(const lks_program *program) {
+    lksi_device_enter(program->store->graph->device);
+    lksi_signals_keep(true);
+}
+
 static lks_status tell(lks_program *program, int index) {
     if (!program->forks_on_gradient) { /* a callback of the user */
         lksi_signals_let_in();
@@ -136,6 +141,7 @@ static lks_status tell(lks_program *program, int index) {
     }
     uint64_t n_errors = lksi_n_errors();
     lks_status status = program->on_gradient(program->on_gradient_context, index);
+    if (!program->forks_on_gradient) lksi_program_return(program);
     if (status == LKS_OK) return LKS_OK;
     return lksi_error_of_user(status, n_errors, "the callback of lks_on_gradient, called for '%s',",
                               program->store->slots[index].node->name);

@@ -97,6 +97,10 @@ void lksi_lower_host_step(lks_program *program, const lksi_lowering *lowering, l
 /* Lowers CUSTOM and CUSTOM_GRAD. */
 void lksi_lower_custom(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
 
+/* Called after the user's code, which may have run another program, or set threads or the GPU itself. Makes the
+ * program's device current again. */
+void lksi_program_return(const lks_program *program);
+
 /* Points the values in the store to the current flat arrays. */
 void lksi_program_bind_stored(lks_program *program);
 

@@ -1,8 +1,10 @@
 /* Custom operators: the results and gradients of the library's operators that compute the same, and what is refused. */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "cuda/cuda_test.h"
 
 #include "graph/graph.h"
 
+#include <dlfcn.h>
 #include <lockstep/nn.h>
 #include <lockstep/operators.h>
 #include <math.h>
@@ -292,6 +294,82 @@ static void descriptions_depend_on_the_name(void **state) {
     }
     assert_string_equal(seen[0].what, seen[1].what);
     assert_string_not_equal(seen[0].what, seen[2].what);
+    assert_non_null(strstr(seen[0].what, "'mine'"));
+    assert_non_null(strstr(seen[2].what, "'other'"));
+}
+
+/* --- what the functions change of the thread --- */
+
+typedef int (*openmp_function)(void);
+
+/* Threads of the calling thread's OpenMP regions. Skips without OpenMP in the process. */
+static int count_threads(void) {
+    openmp_function found;
+    void *symbol = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
+    if (symbol == NULL) skip();
+    memcpy(&found, &symbol, sizeof found);
+    return found();
+}
+
+static lks_status pass_on(const lks_custom_call *call) {
+    memcpy(call->output.data, call->inputs[0].data, (size_t)call->inputs[0].count * sizeof(float));
+    return LKS_OK;
+}
+
+static lks_status count_threads_here(const lks_custom_call *call) {
+    *(int *)call->context = count_threads();
+    return pass_on(call);
+}
+
+/* Runs the program that is the context. */
+static lks_status run_another(const lks_custom_call *call) {
+    (void)pass_on(call);
+    return lks_program_forward(call->context);
+}
+
+typedef struct chain {
+    lks_graph *graph;
+    lks_store *store;
+    lks_program *program;
+} chain;
+
+/* The first function on the device's threads, the second after it. */
+static chain build_chain(lks_device *on, lks_custom_function first, void *context, int *n_threads) {
+    static const float data[1] = {1};
+    chain c = {.graph = lks_graph_create(on)};
+    lks_node *x = lks_input(c.graph, "x", LKS_F32, 1, (int64_t[]){LKS_BATCH});
+    lks_custom_options options = {
+        .name = "first", .n_dims = 1, .dims = (int64_t[]){LKS_BATCH}, .forward = first, .context = context};
+    lks_node *h = lks_custom(&x, 1, &options);
+    options.name = "second", options.n_dims = 0, options.forward = count_threads_here, options.context = n_threads;
+    h = lks_custom(&h, 1, &options);
+    assert_ok(lks_store_create(&c.store, h, NULL));
+    assert_ok(
+        lks_program_create(&c.program, c.store, &(lks_program_options){.batch = 1, .outputs = &h, .n_outputs = 1}));
+    assert_ok(lks_program_set_input(c.program, x, data));
+    return c;
+}
+
+static void destroy_chain(chain *c) {
+    lks_program_destroy(c->program);
+    lks_store_destroy(c->store);
+    lks_graph_destroy(c->graph);
+}
+
+static void the_devices_threads_are_back_after_another_devices_program(void **state) {
+    (void)state;
+    lks_device *two;
+    int n_inner = 0, n_outer = 0;
+    (void)count_threads();
+    assert_ok(lks_device_create(&two, &(lks_device_options){.num_threads = 2}));
+    chain inner = build_chain(two, pass_on, NULL, &n_inner);
+    chain outer = build_chain(NULL, run_another, inner.program, &n_outer);
+    for (int i = 0; i < 2; i++) assert_ok(lks_program_forward(outer.program));
+    assert_int_equal(n_inner, 2);
+    assert_int_equal(n_outer, 1);
+    destroy_chain(&outer);
+    destroy_chain(&inner);
+    lks_device_destroy(two);
 }
 
 int main(void) {
@@ -304,6 +382,7 @@ int main(void) {
         cmocka_unit_test(a_loss_that_depends_on_one_without_backward_is_refused),
         cmocka_unit_test(bad_options_are_named),
         cmocka_unit_test(descriptions_depend_on_the_name),
+        cmocka_unit_test(the_devices_threads_are_back_after_another_devices_program),
     };
     return run_group(tests);
 }
