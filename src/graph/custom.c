@@ -97,8 +97,6 @@ lks_node *lks_custom(lks_node *const *inputs, int n_inputs, const lks_custom_opt
 
 /* --- the host step --- */
 
-enum { MAX_TENSORS = LKSI_MAX_INPUTS > LKSI_MAX_OUTPUTS ? LKSI_MAX_INPUTS : LKSI_MAX_OUTPUTS };
-
 static lks_tensor_view view_of(const lksi_tensor *tensor, void *data) {
     return (lks_tensor_view){.type = tensor->type,
                              .n_dims = tensor->n_dims,
@@ -139,23 +137,27 @@ static lks_status call_user(const lks_program *program, const lksi_lowering *low
 
 static size_t aligned(size_t nbytes) { return (nbytes + 63) / 64 * 64; }
 
-/* Gives each tensor its part of `memory`; returns their bytes together. `memory` NULL: only counts. */
-static size_t place(const lksi_tensor *tensors, int n_tensors, char *memory, void **placed) {
+static size_t total_nbytes(const lksi_tensor *tensors, int n_tensors) {
     size_t nbytes = 0;
-    for (int i = 0; i < n_tensors; i++) {
-        if (memory != NULL) placed[i] = memory + nbytes;
-        nbytes += aligned(lksi_tensor_nbytes(&tensors[i]));
-    }
+    for (int i = 0; i < n_tensors; i++) nbytes += aligned(lksi_tensor_nbytes(&tensors[i]));
     return nbytes;
+}
+
+/* Gives each tensor its part of `memory`. */
+static void place(const lksi_tensor *tensors, int n_tensors, char *memory, void **placed) {
+    for (int i = 0; i < n_tensors; i++) {
+        placed[i] = memory;
+        memory += aligned(lksi_tensor_nbytes(&tensors[i]));
+    }
 }
 
 /* For a device with memory of its own: the tensors are copied to the host and back. */
 static lks_status run_there(const lks_program *program, const lksi_lowering *lowering, void *const *in,
                             void *const *out) {
     const lks_device *device = program->store->graph->device;
-    void *in_here[MAX_TENSORS], *out_here[MAX_TENSORS];
-    size_t in_nbytes = place(lowering->inputs, lowering->n_inputs, NULL, NULL);
-    char *memory = lksi_alloc(in_nbytes + place(lowering->outputs, lowering->n_outputs, NULL, NULL));
+    void *in_here[LKSI_MAX_INPUTS] = {NULL}, *out_here[LKSI_MAX_OUTPUTS] = {NULL};
+    size_t in_nbytes = total_nbytes(lowering->inputs, lowering->n_inputs);
+    char *memory = lksi_alloc(in_nbytes + total_nbytes(lowering->outputs, lowering->n_outputs));
     if (memory == NULL) return LKS_ERR_MEMORY;
     place(lowering->inputs, lowering->n_inputs, memory, in_here);
     place(lowering->outputs, lowering->n_outputs, memory + in_nbytes, out_here);
