@@ -28,13 +28,17 @@ typedef struct lks_dataset_options {
     int64_t n_channels, height, width;
     const float *targets; /* (N, M), any values, instead of labels: regression */
     int64_t n_targets;    /* M; required with targets */
+    /* 1: the arrays are used where they are, without copies. They may be a mapping (mmap) of files that are larger than
+     * the memory; the ranks of a host then share its pages. */
+    int is_borrowed;
 } lks_dataset_options;
 
 /* Creates a data set from the caller's samples.
  *
  * The shape of images is used for augmentation and for statistics per channel. Bytes are kept as bytes, so that a
  * loader can provide them (gives_bytes).
- * Ownership:  the caller owns *dataset. Features, labels and targets are copied.
+ * Ownership:  the caller owns *dataset. Features, labels and targets are copied, or with is_borrowed must stay
+ *             unchanged until the data set and its slices are destroyed.
  * Errors:     LKS_ERR_ARGUMENT: a required field is missing, below 1 or too large for memory; another type; more than 4
  *             channels; an image shape whose product is not F; a label outside 0..n_classes-1 (with its index); both
  *             labels and targets, or the size of one with the other. The text names it.

@@ -15,10 +15,11 @@
  * they are read. Exactly one of `bytes` and `values` is set. */
 typedef struct lksi_samples {
     atomic_int n_holders;
-    uint8_t *bytes;  /* (N, F); the value of an element is byte / 255 */
-    float *values;   /* (N, F) */
-    int32_t *labels; /* (N); NULL if there are targets */
-    float *targets;  /* (N, M); NULL if there are labels */
+    bool is_borrowed; /* the arrays belong to the caller of lks_dataset_create */
+    uint8_t *bytes;   /* (N, F); the value of an element is byte / 255 */
+    float *values;    /* (N, F) */
+    int32_t *labels;  /* (N); NULL if there are targets */
+    float *targets;   /* (N, M); NULL if there are labels */
 } lksi_samples;
 
 enum { LKSI_MAX_CHANNELS = 4 };
@@ -49,6 +50,8 @@ struct lks_dataset {
 /* Creates a data set of bytes (LKS_U8) or floats (LKS_F32). The caller fills in dataset->samples. */
 lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
                                int64_t n_classes, int64_t n_targets);
+/* Creates a data set of the caller's arrays, without copies. The options have been checked. */
+lks_status lksi_dataset_borrow(lks_dataset **dataset, const lks_dataset_options *options);
 size_t lksi_dataset_label_nbytes(const lks_dataset *dataset); /* size of a sample's label or of its targets */
 /* Declares the samples to be images and resets the normalisation. */
 void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t height, int64_t width);

@@ -5,10 +5,12 @@
 
 static void release_samples(lksi_samples *samples) {
     if (atomic_fetch_sub(&samples->n_holders, 1) > 1) return;
-    lksi_free(samples->bytes);
-    lksi_free(samples->values);
-    lksi_free(samples->labels);
-    lksi_free(samples->targets);
+    if (!samples->is_borrowed) {
+        lksi_free(samples->bytes);
+        lksi_free(samples->values);
+        lksi_free(samples->labels);
+        lksi_free(samples->targets);
+    }
     lksi_free(samples);
 }
 
@@ -34,15 +36,15 @@ static lks_status create_samples(lksi_samples **samples, lks_type type, int64_t 
     return LKS_OK;
 }
 
-lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
-                               int64_t n_classes, int64_t n_targets) {
+/* The data set takes over `samples`, also after an error. */
+static lks_status create_from(lks_dataset **dataset, lksi_samples *samples, int64_t count, int64_t n_features,
+                              int64_t n_classes, int64_t n_targets) {
     lks_dataset *created = lksi_alloc(sizeof *created);
-    if (created == NULL) return LKS_ERR_MEMORY;
-    lks_status status = create_samples(&created->samples, type, count, n_features, n_targets);
-    if (status != LKS_OK) {
-        lksi_free(created);
-        return status;
+    if (created == NULL) {
+        release_samples(samples);
+        return LKS_ERR_MEMORY;
     }
+    created->samples = samples;
     created->count = count;
     created->n_features = n_features;
     created->n_classes = n_classes;
@@ -50,6 +52,28 @@ lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t cou
     lksi_dataset_set_image(created, 1, 1, n_features);
     *dataset = created;
     return LKS_OK;
+}
+
+lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
+                               int64_t n_classes, int64_t n_targets) {
+    lksi_samples *samples;
+    LKS_TRY(create_samples(&samples, type, count, n_features, n_targets));
+    return create_from(dataset, samples, count, n_features, n_classes, n_targets);
+}
+
+lks_status lksi_dataset_borrow(lks_dataset **dataset, const lks_dataset_options *options) {
+    lksi_samples *samples = lksi_alloc(sizeof *samples);
+    if (samples == NULL) return LKS_ERR_MEMORY;
+    atomic_init(&samples->n_holders, 1);
+    samples->is_borrowed = true;
+    void *features = (void *)(uintptr_t)options->features; /* samples are only read */
+    if (options->type == LKS_U8)
+        samples->bytes = features;
+    else
+        samples->values = features;
+    samples->labels = (int32_t *)(uintptr_t)options->labels;
+    samples->targets = (float *)(uintptr_t)options->targets;
+    return create_from(dataset, samples, options->count, options->n_features, options->n_classes, options->n_targets);
 }
 
 void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t height, int64_t width) {

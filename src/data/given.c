@@ -61,6 +61,18 @@ static lks_status check_labels(const lks_dataset_options *o) {
     return LKS_OK;
 }
 
+static lks_status copy(lks_dataset **dataset, const lks_dataset_options *o) {
+    LKS_TRY(lksi_dataset_create(dataset, o->type, o->count, o->n_features, o->n_classes, o->n_targets));
+    lksi_samples *samples = (*dataset)->samples;
+    size_t n_elements = (size_t)o->count * (size_t)o->n_features;
+    memcpy(o->type == LKS_U8 ? (void *)samples->bytes : samples->values, o->features,
+           n_elements * lks_type_nbytes(o->type));
+    bool has_targets = o->targets != NULL;
+    memcpy(has_targets ? (void *)samples->targets : samples->labels, has_targets ? (const void *)o->targets : o->labels,
+           (size_t)o->count * lksi_dataset_label_nbytes(*dataset));
+    return LKS_OK;
+}
+
 lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *options) {
     LKS_TRY(lksi_check_given("dataset_create", "dataset", dataset));
     static const lks_dataset_options none;
@@ -69,16 +81,7 @@ lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *
     LKS_TRY(check_sizes(o));
     LKS_TRY(check_image(o));
     LKS_TRY(check_labels(o));
-    lks_dataset *created;
-    bool has_targets = o->targets != NULL;
-    LKS_TRY(lksi_dataset_create(&created, o->type, o->count, o->n_features, has_targets ? 0 : o->n_classes,
-                                has_targets ? o->n_targets : 0));
-    if (is_image(o)) lksi_dataset_set_image(created, o->n_channels, o->height, o->width);
-    size_t n_elements = (size_t)o->count * (size_t)o->n_features;
-    void *elements = o->type == LKS_U8 ? (void *)created->samples->bytes : created->samples->values;
-    memcpy(elements, o->features, n_elements * lks_type_nbytes(o->type));
-    memcpy(has_targets ? (void *)created->samples->targets : created->samples->labels,
-           has_targets ? (const void *)o->targets : o->labels, (size_t)o->count * lksi_dataset_label_nbytes(created));
-    *dataset = created;
+    LKS_TRY((o->is_borrowed ? lksi_dataset_borrow : copy)(dataset, o));
+    if (is_image(o)) lksi_dataset_set_image(*dataset, o->n_channels, o->height, o->width);
     return LKS_OK;
 }

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { COUNT = 10, C = 2, H = 3, W = 4, N_FEATURES = C * H * W, N_CLASSES = 5 };
 
@@ -63,6 +64,55 @@ static void samples_are_copied_and_read_as_they_were_given(void **state) {
         lks_dataset_destroy(slice);
         lks_dataset_destroy(plain);
     }
+}
+
+/* A read-only mapping: a write would end the test. */
+static void borrowed_samples_are_used_where_they_are(void **state) {
+    (void)state;
+    static const lks_type types[] = {LKS_F32, LKS_U8};
+    enum { NBYTES = COUNT * N_FEATURES * sizeof(float) };
+    for (int t = 0; t < 2; t++)
+        for (int has_targets = 0; has_targets < 2; has_targets++) {
+            void *memory = mmap(NULL, NBYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            int32_t labels[COUNT] = {0};
+            float targets[COUNT] = {0}, features[N_FEATURES];
+            assert_true(memory != MAP_FAILED);
+            lks_dataset_options options = {.features = memory,
+                                           .type = types[t],
+                                           .count = COUNT,
+                                           .n_features = N_FEATURES,
+                                           .n_channels = C,
+                                           .height = H,
+                                           .width = W,
+                                           .is_borrowed = 1};
+            if (has_targets)
+                options.targets = targets, options.n_targets = 1;
+            else
+                options.labels = labels, options.n_classes = N_CLASSES;
+            int64_t before = lks_memory_nbytes();
+            lks_dataset *dataset, *slice;
+            assert_ok(lks_dataset_create(&dataset, &options));
+            assert_true(lks_memory_nbytes() - before < NBYTES / 2);
+            if (types[t] == LKS_U8)
+                ((uint8_t *)memory)[8 * N_FEATURES] = 255;
+            else
+                ((float *)memory)[8 * N_FEATURES] = 1;
+            targets[8] = 3, labels[8] = 4;
+            assert_true(mprotect(memory, NBYTES, PROT_READ) == 0);
+            assert_ok(lks_dataset_normalize(dataset, 0, 2));
+            assert_ok(lks_dataset_slice(&slice, dataset, 7, COUNT));
+            lks_dataset_destroy(dataset);
+            union {
+                int32_t label;
+                float target;
+            } is;
+            assert_ok(lks_dataset_get(slice, 1, features, &is));
+            assert_true(features[0] == 0.5f && features[1] == 0);
+            assert_true(has_targets ? is.target == 3 : is.label == 4);
+            assert_true(lks_dataset_hash(slice) != 0);
+            lks_dataset_destroy(slice);
+            assert_true(munmap(memory, NBYTES) == 0);
+        }
 }
 
 static void moments_and_normalisation_go_by_the_shape_that_was_given(void **state) {
@@ -273,26 +323,26 @@ static void what_cannot_be_meant_is_refused_by_name(void **state) {
         lks_dataset_options options;
         const char *text;
     } cases[] = {
-        {{NULL, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 0}, "features are NULL"},
-        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, NULL, 0}, "labels and targets are both NULL"},
-        {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, x, 2}, "labels and targets"},
-        {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 2}, "n_targets is 2, but the data set has labels"},
-        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, x, 2}, "n_classes is 3, but the data set has targets"},
-        {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, 0}, "n_targets of a data set is 0"},
-        {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, INT64_MAX}, "targets are larger than any memory"},
-        {{x, LKS_F32, y, 0, 2, 3, 0, 0, 0, NULL, 0}, "count of a data set is 0"},
-        {{x, LKS_F32, y, 3, -2, 3, 0, 0, 0, NULL, 0}, "n_features of a data set is -2"},
-        {{x, LKS_F32, y, 3, 2, 0, 0, 0, 0, NULL, 0}, "n_classes of a data set is 0"},
-        {{x, LKS_F64, y, 3, 2, 3, 0, 0, 0, NULL, 0}, "f32 or u8, not f64"},
-        {{x, LKS_F32, high, 3, 2, 3, 0, 0, 0, NULL, 0}, "label 2 is 3, outside 0..2"},
-        {{x, LKS_F32, low, 3, 2, 3, 0, 0, 0, NULL, 0}, "label 1 is -1, outside 0..2"},
-        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 2, NULL, 0}, "images of 1 channels, 2 x 2, do not have 2 features"},
-        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 0, NULL, 0}, "images of 1 channels, 2 x 0, do not"},
-        {{x, LKS_F32, y, 3, 2, 3, 1, INT64_MAX, INT64_MAX, NULL, 0}, "do not have 2 features"},
-        {{x, LKS_F32, y, 3, 2, 3, 0, 1, 2, NULL, 0}, "images of 0 channels; the number must be in 1..4"},
-        {{x, LKS_F32, y, 3, 5, 3, 5, 1, 1, NULL, 0}, "images of 5 channels; the number must be in 1..4"},
-        {{x, LKS_F32, y, INT64_MAX, 2, 3, 0, 0, 0, NULL, 0}, "larger than any memory"},
-        {{x, LKS_U8, y, 3, INT64_MAX, 3, 0, 0, 0, NULL, 0}, "larger than any memory"},
+        {{NULL, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 0, 0}, "features are NULL"},
+        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, NULL, 0, 0}, "labels and targets are both NULL"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, x, 2, 0}, "labels and targets"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 2, 0}, "n_targets is 2, but the data set has labels"},
+        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, x, 2, 0}, "n_classes is 3, but the data set has targets"},
+        {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, 0, 0}, "n_targets of a data set is 0"},
+        {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, INT64_MAX, 0}, "targets are larger than any memory"},
+        {{x, LKS_F32, y, 0, 2, 3, 0, 0, 0, NULL, 0, 0}, "count of a data set is 0"},
+        {{x, LKS_F32, y, 3, -2, 3, 0, 0, 0, NULL, 0, 0}, "n_features of a data set is -2"},
+        {{x, LKS_F32, y, 3, 2, 0, 0, 0, 0, NULL, 0, 0}, "n_classes of a data set is 0"},
+        {{x, LKS_F64, y, 3, 2, 3, 0, 0, 0, NULL, 0, 0}, "f32 or u8, not f64"},
+        {{x, LKS_F32, high, 3, 2, 3, 0, 0, 0, NULL, 0, 0}, "label 2 is 3, outside 0..2"},
+        {{x, LKS_F32, low, 3, 2, 3, 0, 0, 0, NULL, 0, 0}, "label 1 is -1, outside 0..2"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 2, NULL, 0, 0}, "images of 1 channels, 2 x 2, do not have 2 features"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 0, NULL, 0, 0}, "images of 1 channels, 2 x 0, do not"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, INT64_MAX, INT64_MAX, NULL, 0, 0}, "do not have 2 features"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 1, 2, NULL, 0, 0}, "images of 0 channels; the number must be in 1..4"},
+        {{x, LKS_F32, y, 3, 5, 3, 5, 1, 1, NULL, 0, 0}, "images of 5 channels; the number must be in 1..4"},
+        {{x, LKS_F32, y, INT64_MAX, 2, 3, 0, 0, 0, NULL, 0, 0}, "larger than any memory"},
+        {{x, LKS_U8, y, 3, INT64_MAX, 3, 0, 0, 0, NULL, 0, 0}, "larger than any memory"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_dataset *dataset = NULL;
@@ -336,6 +386,7 @@ static void what_is_not_given_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(samples_are_copied_and_read_as_they_were_given),
+                                       cmocka_unit_test(borrowed_samples_are_used_where_they_are),
                                        cmocka_unit_test(moments_and_normalisation_go_by_the_shape_that_was_given),
                                        cmocka_unit_test(its_hash_tells_samples_and_labels_apart),
                                        cmocka_unit_test(loaders_take_it),
