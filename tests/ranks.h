@@ -1,5 +1,5 @@
-/* Ranks as threads for tests. cmocka's assertions may not fail on other threads than the test's, so rank functions
- * return non-zero instead, and `run_ranks` fails the test for them. */
+/* Ranks as threads for tests. A failing cmocka assertion must be in the test's own thread, so rank functions return
+ * non-zero instead, and `run_ranks` fails the test for them. */
 #ifndef LKSI_TEST_RANKS_H
 #define LKSI_TEST_RANKS_H
 

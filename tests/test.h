@@ -1,4 +1,4 @@
-/* What every test file shares: cmocka, and the check that the library holds no memory once a file's tests are done. */
+/* What all test files share: cmocka, and a check that the library holds no memory after a file's tests. */
 #ifndef LKSI_TEST_H
 #define LKSI_TEST_H
 
@@ -13,13 +13,13 @@
 
 #include <lockstep/base.h>
 
-#ifdef assert_int_in_range /* cmocka 2, which warns of the name that cmocka 1 has for it */
+#ifdef assert_int_in_range /* cmocka 2, which deprecates the name that cmocka 1 has for it */
 #undef assert_in_range
 #define assert_in_range assert_int_in_range
 #endif
 
-/* ThreadSanitizer is ten times slower, AddressSanitizer three: what goes through many cases takes fewer of them there.
- */
+/* Tests with many cases run fewer of them in sanitizer builds: ThreadSanitizer is about ten times slower,
+ * AddressSanitizer three times. */
 #if defined(__SANITIZE_THREAD__)
 enum { IS_SLOW_BUILD = 1, IS_ABOUT_THREADS = 1 };
 #elif defined(__SANITIZE_ADDRESS__)
@@ -28,7 +28,8 @@ enum { IS_SLOW_BUILD = 1, IS_ABOUT_THREADS = 0 };
 enum { IS_SLOW_BUILD = 0, IS_ABOUT_THREADS = 0 };
 #endif
 
-/* Of the sources; LOCKSTEP_TEST_SOURCE names it where a test runs elsewhere than it was built. */
+/* The directory of the sources. LOCKSTEP_TEST_SOURCE overrides it when a test runs on another machine than it was built
+ * on. */
 static inline const char *source_directory(void) {
     const char *moved = getenv("LOCKSTEP_TEST_SOURCE");
     return moved != NULL ? moved : LKSI_SOURCE_DIR;

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Known answers that the authors publish with their Random123 library (kat_vectors, philox4x32 10 rounds). */
+/* Known-answer vectors published with the Random123 library (kat_vectors, philox4x32, 10 rounds). */
 static void philox_matches_the_published_vectors(void **state) {
     (void)state;
     static const uint32_t vectors[3][10] = {
@@ -55,7 +55,7 @@ static void an_error_may_quote_the_error_before_it(void **state) {
     assert_string_equal(lks_error_text(), "outer: inner");
 }
 
-/* What it writes to standard error. */
+/* Captures what `write_lines` writes to standard error. */
 static void read_lines(void (*write_lines)(void), char *text, size_t text_nbytes) {
     FILE *file = tmpfile();
     int before = dup(STDERR_FILENO);
@@ -88,7 +88,7 @@ static void write_as_rank(void) {
     lksi_log(LKS_LOG_WARNING, "rank 1 has waited");
 }
 
-/* Without the log's process ids, of which there is no knowing. */
+/* Removes the process ids from the log before the comparison, because they differ from run to run. */
 static void assert_lines(const char *expected) {
     char text[1024], id[32];
     read_lines(write_as_rank, text, sizeof text);
@@ -114,13 +114,13 @@ static void a_line_of_a_rank_begins_with_it(void **state) {
     assert_lines(plain);
     lksi_process_set_rank(1);
     assert_lines(of_rank_1);
-    setenv("LOCKSTEP_PREFIX", "1", 1); /* the launcher says it */
+    setenv("LOCKSTEP_PREFIX", "1", 1); /* the launcher writes the rank */
     assert_lines(plain);
     unsetenv("LOCKSTEP_PREFIX");
     lksi_process_set_rank(0);
     lksi_thread_set_rank(1);
     assert_lines(of_rank_1);
-    setenv("LOCKSTEP_PREFIX", "1", 1); /* of the process, in which other ranks are threads, too */
+    setenv("LOCKSTEP_PREFIX", "1", 1); /* set for the process, in which other ranks are threads */
     assert_lines(of_rank_1);
     unsetenv("LOCKSTEP_PREFIX");
     lksi_thread_set_rank(-1);
@@ -200,7 +200,7 @@ static void a_file_is_written_whole_and_read_back(void **state) {
     assert_string_equal(lks_error_text(), "the path is empty: No such file or directory");
 }
 
-/* Both are files with holes, of more bytes than there is memory: what is read whole does not end. */
+/* Both files are sparse and larger than memory. Reading one completely would fail or take for ever. */
 static void a_file_that_cannot_be_meant_is_not_read_to_its_end(void **state) {
     (void)state;
     char path[] = "/tmp/lockstep_test_XXXXXX";
@@ -228,7 +228,7 @@ static void sha256_matches_the_standard(void **state) {
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"); /* FIPS 180-2, B.1 */
 }
 
-/* libcrypto is taken apart by exit(), whatever other threads are doing. */
+/* exit() tears libcrypto down while other threads use it. */
 static void hash_for_ever(void *nothing) {
     (void)nothing;
     unsigned char code[LKSI_SHA256_NBYTES];
@@ -289,7 +289,7 @@ static void numbers_are_parsed_whole_or_refused(void **state) {
 static void control_groups_are_walked_up_to_the_root(void **state) {
     (void)state;
     char directory[LKSI_PATH_NBYTES] = "", last[LKSI_PATH_NBYTES] = "";
-    while (lksi_cgroup_next(directory)) { /* from wherever this process is; there may be none */
+    while (lksi_cgroup_next(directory)) { /* starts at this process's group; there may be none */
         size_t length = strlen(directory);
         assert_true(last[0] == '\0' || (strncmp(last, directory, length) == 0 && last[length] == '/'));
         memcpy(last, directory, length + 1);
@@ -311,13 +311,13 @@ static void a_list_of_numbers_ends_whole(void **state) {
 
 static void characters_are_measured_within_their_text(void **state) {
     (void)state;
-    static const char text[] = "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"; /* of 1, 2, 3 and 4 bytes */
+    static const char text[] = "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"; /* characters of 1, 2, 3 and 4 bytes */
     for (size_t nbytes = 1, begin = 0; nbytes <= 4; begin += nbytes++) {
         assert_int_equal(lksi_utf8_nbytes(text + begin, sizeof text - 1 - begin), nbytes);
         assert_int_equal(lksi_utf8_nbytes(text + begin, nbytes), nbytes);
         assert_int_equal(lksi_utf8_nbytes(text + begin, nbytes - 1), 0);
     }
-    assert_int_equal(lksi_utf8_nbytes("\xa4", 1), 0); /* what only follows begins none */
+    assert_int_equal(lksi_utf8_nbytes("\xa4", 1), 0); /* a continuation byte starts no character */
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* Writing past the caches, and evicting: the bytes are those of a copy. */
+/* Non-temporal copies and cache eviction: the bytes are those of a plain copy. */
 #include "test.h"
 
 #include "base/base.h"

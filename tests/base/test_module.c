@@ -1,4 +1,4 @@
-/* Where modules are looked for. */
+/* Where modules are searched. */
 #include "test.h"
 
 #include "base/module.h"
@@ -24,7 +24,7 @@ static void a_name_without_a_slash_is_a_file_here(void **state) {
     lksi_module m = module_at("module.so");
     assert_true(lksi_module_find(&m));
     assert_int_equal(lksi_module_open(&m, RTLD_NOW, "table", &table), LKS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(lks_error_text(), "module.so: file too short")); /* it was found, and is none */
+    assert_non_null(strstr(lks_error_text(), "module.so: file too short")); /* the file was found, but is no module */
     unlink("module.so");
     assert_int_equal(chdir(here), 0);
     rmdir(directory);

@@ -1,4 +1,4 @@
-/* Files that take a name once they are complete: what a dead writer leaves, two writers at once, and all sizes. */
+/* Files that get their name when they are complete: leftovers of a dead writer, two concurrent writers, all sizes. */
 #include "test.h"
 
 #include "base/base.h"
@@ -33,7 +33,7 @@ static bool exists(const char *name) {
     return lstat(name, &info) == 0;
 }
 
-/* Nothing but `path`, which is removed: rmdir fails for a directory that holds something. */
+/* Removes `path` and checks that the directory is then empty: rmdir fails for a directory that is not. */
 static void assert_nothing_else_is_left(void) {
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(directory), 0);
@@ -45,7 +45,7 @@ static void what_a_dead_writer_left_is_taken_over(void **state) {
     write_plainly(path, "old");
     pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) { /* dies in the middle of its writing */
+    if (child == 0) { /* the writer dies before it commits */
         static char half[3 << 20];
         lksi_new_file *file;
         _exit(lksi_new_file_create(&file, path) == LKS_OK && lksi_new_file_write(file, half, sizeof half) == LKS_OK
@@ -74,7 +74,7 @@ static void two_writers_never_mix_and_the_last_to_end_stays(void **state) {
         for (int i = 0; i < 2; i++) assert_ok(lksi_new_file_write(files[i], texts[i] + 4, 7));
         assert_ok(lksi_new_file_commit(files[first]));
         assert_holds(path, texts[first]);
-        lksi_new_file *third; /* the name is free again, or not yet */
+        lksi_new_file *third; /* in one of the two rounds the temporary name is free again */
         assert_ok(lksi_new_file_create(&third, path));
         assert_ok(lksi_new_file_write(third, "three", 5));
         assert_ok(lksi_new_file_commit(files[1 - first]));
@@ -115,7 +115,7 @@ static void what_bears_the_temporary_name_and_is_no_file_is_left_alone(void **st
     }
 }
 
-/* A chain of two, absolute and relative; to a file that is there, and to one that is not. */
+/* The chain has two links, a relative and an absolute one. The target first does not exist, then does. */
 static void a_link_stays_and_what_it_leads_to_is_written(void **state) {
     (void)state;
     char link[80], other[80];
@@ -131,14 +131,15 @@ static void a_link_stays_and_what_it_leads_to_is_written(void **state) {
     }
     assert_int_equal(unlink(other), 0);
     assert_int_equal(unlink(link), 0);
-    assert_int_equal(symlink("file", link), 0); /* each leads to the other */
+    assert_int_equal(symlink("file", link), 0); /* the two links form a loop */
     assert_int_equal(lksi_file_write_atomic(path, "new", 3), LKS_ERR_FILE);
     assert_int_equal(unlink(link), 0);
     assert_nothing_else_is_left();
 }
 
-/* Around what is written at a time, at once and in pieces of which no block is a multiple, with some bytes changed at
- * the end; on a disk, and in memory, where files know no direct writes. */
+/* The sizes lie around the size of one write. Each file is written at once and in pieces that are no multiple of a
+ * block, and some bytes are overwritten at the end. It lies on a disk, and in memory, where direct writes are not
+ * supported. */
 static void large_files_hold_what_was_written(void **state) {
     (void)state;
     enum { MIB = 1 << 20, LONGEST = 3 * MIB + 4097 };

@@ -1,11 +1,11 @@
-/* How the quicker of two ways is found. */
+/* How the faster of two ways is found. */
 #include "test.h"
 
 #include "base/trial.h"
 
 enum { PERIOD = 256, SHORT = PERIOD / 8, TRIED = 24 };
 
-/* `n` turns, which take `through_ns` or `past_ns`; how many went the second. */
+/* Takes `n` turns of `first_ns` or `second_ns` each. Returns how many of them took the second way. */
 static int take_turns(lksi_trial *trial, int n, int64_t first_ns, int64_t second_ns) {
     int n_second = 0;
     for (int i = 0; i < n; i++) {
@@ -41,7 +41,7 @@ static void a_trial_of_calls_can_be_put_off_and_rest(void **state) {
         assert_int_equal(trial.turn.is_tried, i >= 3);
         assert_int_equal(trial.turn.is_second, i >= 3 + TRIED / 2);
         lksi_call_trial_end(&trial);
-        lksi_trial_rest(&trial.turn); /* counts as none */
+        lksi_trial_rest(&trial.turn); /* a rest is not counted as a turn */
         assert_false(trial.turn.is_tried || trial.turn.is_second);
     }
 }

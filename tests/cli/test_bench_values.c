@@ -1,8 +1,8 @@
-/* What `lockstep bench` calls an error: it has to find every wrong element, and none in what is right. */
+/* How `lockstep bench` counts errors: it finds every wrong element and accepts a right result. */
 #include "cli/bench.h"
 #include "test.h"
 
-#include "../../src/cli/bench_values.c" /* the command's files are no part of the library that tests are made of */
+#include "../../src/cli/bench_values.c" /* the files of the command are not in the library that tests link with */
 
 enum { N_RANKS = 3, COUNT = 1000 };
 
@@ -56,7 +56,7 @@ static void every_wrong_element_is_counted(void **state) {
     assert_int_equal(lksi_bench_count_errors(&sum_of_all, &call), 3);
 }
 
-/* The reverse order, as if ranks had been mixed up, and one element late, as if an offset were wrong. */
+/* The blocks are reversed, as if ranks were mixed up, then shifted by one element, as if an offset were wrong. */
 static void misplaced_blocks_are_errors(void **state) {
     (void)state;
     float gathered[N_RANKS * COUNT + 1];

@@ -1,5 +1,5 @@
-/* One call of any operation with any algorithm, checked against the oracle: what every rank puts in can be computed by
- * all, so each rank looks at its own result alone. */
+/* One call of any operation with any algorithm, checked against the oracle. Every rank can compute the inputs of all
+ * ranks, so each rank checks its own result alone. */
 #ifndef LKSI_CONFORMANCE_H
 #define LKSI_CONFORMANCE_H
 
@@ -12,14 +12,13 @@
 enum {
     GUARD_NBYTES = 32,
     GUARD = 0x5a,
-    PERIOD = 4093, /* inputs repeat after so many elements: a prime, so that no piece or block looks like another */
-    N_ELEMENTS =
-        1 << 17, /* that there are of a type, of which each rank of a case takes a row; 16 take different ones */
+    PERIOD = 4093, /* the inputs repeat after this many elements; prime, so that no two pieces or blocks are equal */
+    N_ELEMENTS = 1 << 17, /* in a type's table; each rank of a case has a window of it, 16 ranks have different ones */
     MOST_ELEMENT_NBYTES = 8,
     POISONED_NBYTES = 4096,
 };
 
-/* The form over messages of an algorithm that goes through memory on one host. */
+/* The variant over messages of an algorithm that uses shared memory on one host. */
 #define DIRECT_REMOTE "direct over messages"
 
 typedef struct conformance_case {
@@ -30,10 +29,11 @@ typedef struct conformance_case {
     lks_operator op;
     int root;
     bool is_in_place, is_scaled;
-    size_t misaligned_nbytes; /* by how much `in` and `out` are off, the first from the second by 1 more */
+    size_t misaligned_nbytes; /* offset of `in` from alignment; `out` is off by one byte more */
 } conformance_case;
 
-/* Two areas of a rank, ordinary or symmetric memory, each with a guard before and behind what a case uses. */
+/* The two areas of a rank, in ordinary or symmetric memory. Each has room for a guard before and behind the part in
+ * use. */
 typedef struct conformance_areas {
     unsigned char *in, *out;
 } conformance_areas;
@@ -42,21 +42,21 @@ typedef struct conformance_run {
     lks_group *group;
     const conformance_case *c;
     int rank, size;
-    size_t each, counts[MAX_TEST_RANKS], begins[MAX_TEST_RANKS], all_count; /* blocks: where they begin, together */
-    size_t out_counts[MAX_TEST_RANKS], out_begins[MAX_TEST_RANKS], all_out_count; /* those of `out` */
+    size_t each, counts[MAX_TEST_RANKS], begins[MAX_TEST_RANKS], all_count; /* blocks of `in`: counts, offsets, total */
+    size_t out_counts[MAX_TEST_RANKS], out_begins[MAX_TEST_RANKS], all_out_count; /* blocks of `out` */
     double scales[MAX_TEST_RANKS];
     unsigned char *in, *out;
     uint64_t seed;
     bool with_specials;
 } conformance_run;
 
-/* --- elements: computed once, as a process makes thousands of cases of them --- */
+/* --- elements: computed once, because a process runs thousands of cases with them --- */
 
 typedef struct conformance_table {
     unsigned char elements[(N_ELEMENTS + PERIOD) * MOST_ELEMENT_NBYTES];
 } conformance_table;
 
-static conformance_table conformance_tables[2][LKS_I64 + 1]; /* with specials, and without */
+static conformance_table conformance_tables[2][LKS_I64 + 1]; /* without specials, and with them */
 
 static void conformance_compute_tables(void) {
     for (int with_specials = 0; with_specials <= 1; with_specials++)
@@ -68,7 +68,7 @@ static void conformance_compute_tables(void) {
         }
 }
 
-/* The row of a rank. */
+/* The window of a rank. */
 static inline const unsigned char *conformance_elements(const conformance_run *r, int rank) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, conformance_compute_tables);
@@ -78,7 +78,7 @@ static inline const unsigned char *conformance_elements(const conformance_run *r
 
 /* --- a case --- */
 
-/* Whether the order of the ranks may change the bits. */
+/* Whether the algorithm may add in another order than the canonical one, which may change the bits. */
 static inline bool conformance_is_loose(const conformance_case *c) {
     bool is_free = strcmp(c->algorithm, "ring") == 0 || strcmp(c->algorithm, "native") == 0;
     return c->operation->is_reduction && is_free && c->type < LKS_I8 && c->op != LKS_MIN && c->op != LKS_MAX;
@@ -95,7 +95,7 @@ static inline size_t conformance_out_count(const conformance_run *r) {
     return r->c->operation->is_out_blocked ? r->all_out_count : r->counts[r->rank];
 }
 
-/* Elements that go from `source` to `reader`: uneven for the -v forms, some of them 0. */
+/* Number of elements from `source` to `reader`. The -v forms have uneven counts, some of them 0. */
 static inline size_t conformance_length(const conformance_run *r, int source, int reader) {
     static const size_t thirds[] = {3, 0, 5, 2, 3, 7, 1};
     const lksi_operation *operation = r->c->operation;
@@ -131,7 +131,7 @@ static inline void conformance_place(conformance_run *r, const conformance_areas
         r->out = r->in + begin;
 }
 
-/* What an earlier case has left in `out` is of other elements. */
+/* Fills `in`, and poisons `out`. `out` beyond POISONED_NBYTES holds the elements of an earlier case. */
 static inline void conformance_fill(conformance_run *r) {
     const lksi_operation *operation = r->c->operation;
     size_t n_in = conformance_in_count(r), n_out_nbytes = conformance_out_count(r) * r->each;
@@ -185,7 +185,8 @@ static inline lks_status conformance_call(const conformance_run *r) {
     return lksi_error(LKS_ERR_STATE, "the tests do not know %s", name);
 }
 
-/* Whose element, and which, comes to place i of this rank's `out`; reductions: that of all ranks. */
+/* Returns which element belongs at index i of this rank's `out`, and sets *source to its rank. Reductions combine this
+ * element of all ranks. */
 static inline size_t conformance_origin(const conformance_run *r, size_t i, int *source) {
     const lksi_operation *operation = r->c->operation;
     *source = r->c->root;
@@ -225,7 +226,7 @@ static inline int conformance_complain(const conformance_run *r, const char *wha
     return __LINE__;
 }
 
-/* Looks at about a hundred elements, and at the ends of all blocks. */
+/* Checks about a hundred elements, and both ends of all blocks. */
 static inline int conformance_check(const conformance_run *r) {
     size_t n_out = conformance_out_count(r), step = n_out / 97 + 1;
     if (!conformance_brings(r, r->c->operation->out)) return 0;
@@ -246,7 +247,7 @@ static inline int conformance_check(const conformance_run *r) {
     return 0;
 }
 
-/* All ranks hold the same bits, where all get the same. */
+/* Checks that all ranks have the same bits if all get the same result. */
 static inline int conformance_compare_ranks(const conformance_run *r) {
     if (!r->c->operation->is_reduction || r->c->operation->is_rooted || r->c->operation->is_in_blocked) return 0;
     uint64_t mine = lksi_hash64(LKSI_HASH_START, r->out, conformance_out_count(r) * r->each), all[MAX_TEST_RANKS];

@@ -1,5 +1,5 @@
-/* A rank that is killed or stopped while all work, and what the others say of it. That a death is noticed within a
- * second is measured (make soak), not asserted: a test's machine may stand still for longer than that. */
+/* Kills or stops a rank while all ranks work, and checks the errors of the others. That a death is noticed within a
+ * second is measured (make soak), not asserted: a test machine may stand still for longer. */
 #ifndef LKSI_FATE_H
 #define LKSI_FATE_H
 
@@ -11,22 +11,23 @@
 
 typedef struct fate {
     int doomed;
-    bool is_stopped;           /* else killed */
-    const void *argument;      /* the test's own */
-    _Atomic int64_t *ended_ns; /* shared: when the doomed rank met its fate */
-    pid_t *pids;               /* shared: every rank writes its own */
+    bool is_stopped;           /* otherwise it is killed */
+    const void *argument;      /* for the test */
+    _Atomic int64_t *ended_ns; /* shared: when the doomed rank was killed or stopped */
+    pid_t *pids;               /* shared: every rank writes its own pid */
 } fate;
 
-/* Those of stopped ranks have to end, but not before all others have arrived, on however busy a machine. */
+/* With a stopped rank the others wait for their deadline. It must be long enough for all ranks to arrive on a busy
+ * machine. */
 static inline int64_t fate_timeout_ms(const fate *f) { return f->is_stopped ? 2000 : 0; }
 
-/* Returns only in a rank that was stopped, and woken after the others gave up. */
+/* Returns only if the rank was stopped, when it is woken after the others gave up. */
 static inline void meet_fate(const fate *f) {
     *f->ended_ns = lksi_now_ns();
     raise(f->is_stopped ? SIGSTOP : SIGKILL);
 }
 
-/* What the others heard. */
+/* Checks the error of a survivor. */
 static inline int check_fate(const fate *f, lks_status status) {
     char name[64];
     MUST(status == (f->is_stopped ? LKS_ERR_TIMEOUT : LKS_ERR_PEER));

@@ -1,6 +1,6 @@
-/* A second opinion on every reduction: one element at a time, in double or integers, by recursion over the ranks as the
- * header defines the order, sharing no code with the library but the conversions of halves, which it checks by itself.
- */
+/* An independent implementation of all reductions: one element at a time, in double or integers, by recursion over the
+ * ranks in the order that the header defines. It shares only the conversions of halves with the library, and checks
+ * these itself. */
 #ifndef LKSI_ORACLE_H
 #define LKSI_ORACLE_H
 
@@ -108,7 +108,7 @@ static inline oracle_value oracle_tree(const void *const *inputs, const double *
                           oracle_tree(inputs + half, scales + half, n - half, i, type, op), type, op);
 }
 
-/* Whether element i of `out` has the bits that it must have; any NaN equals any NaN. */
+/* Whether element i of `out` has exactly the expected bits. All NaNs are equal. */
 static inline bool oracle_agrees(const void *out, const void *const *inputs, const double *scales, int n, size_t i,
                                  lks_type type, lks_operator op) {
     oracle_value v = oracle_tree(inputs, scales, n, i, type, op);
@@ -135,8 +135,8 @@ static inline bool oracle_agrees(const void *out, const void *const *inputs, con
     return oracle_load(out, i, type, 1).integer == v.integer;
 }
 
-/* Element `i` of what rank `rank` puts in, written to `data`: any bits for integers, numbers of mixed size and sign for
- * floats, some zeros, infinities and NaNs among them where `with_specials`. The same on whoever computes it. */
+/* Writes element `i` of the input of rank `rank` to `data`. Integers get any bits. Floats get numbers of mixed
+ * magnitude and sign, and with `with_specials` also zeros, infinities and NaNs. Every rank computes the same. */
 static inline void oracle_element(void *data, size_t i, lks_type type, int rank, uint64_t seed, bool with_specials) {
     static const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-40f, 65520.0f};
     uint64_t mixed = (i + 1 + seed * 1000003 + (uint64_t)rank * 7919) * 0x9e3779b97f4a7c15u;
@@ -176,14 +176,14 @@ static inline void oracle_fill(void *data, size_t count, lks_type type, int rank
         oracle_element((char *)data + i * lks_type_nbytes(type), i, type, rank, seed, with_specials);
 }
 
-/* As a double. */
 static inline double oracle_number(const void *data, size_t i, lks_type type, double scale) {
     oracle_value v = oracle_load(data, i, type, scale);
     return type == LKS_F64 ? v.f64 : oracle_is_f32(type) ? (double)v.f32 : (double)v.integer;
 }
 
-/* Whether element `got` is what a sum, product or average of floats in any order may give: n roundings of the
- * accumulator on numbers as large as all inputs together (a product: as the product), and one rounding to the type. */
+/* Whether element `got` may be the result of a sum, product or average of floats in some order. The tolerance is n
+ * roundings of the accumulator at the magnitude of all inputs together (for a product: of the product), and one
+ * rounding to the type. */
 static inline bool oracle_is_close(const void *got, const void *const *inputs, const double *scales, int n,
                                    lks_type type, lks_operator op) {
     double exact = op == LKS_PRODUCT ? 1 : 0, magnitude = 0;

@@ -1,5 +1,5 @@
-/* Ranks for the tests of comm/: a function runs on each, as threads or as forked processes, and returns 0 or the line
- * where it went wrong (cmocka's own asserts would jump out of the wrong thread or process). */
+/* Ranks for the tests of comm/. A function runs on each rank, as a thread or as a forked process. It returns 0 or the
+ * line of the failed check: cmocka's asserts would longjmp out of the wrong thread or process. */
 #ifndef LKSI_RANKS_H
 #define LKSI_RANKS_H
 
@@ -49,7 +49,7 @@ static inline void rank_thread_main(void *opaque) {
     lksi_thread_world_leave(self->world, self->result);
 }
 
-/* 0, or the line where one of them went wrong. */
+/* Returns 0, or the line where a rank failed. */
 static inline int thread_ranks(int size, rank_function function, void *argument) {
     lksi_thread_world *world;
     lksi_thread *threads[MAX_TEST_RANKS];
@@ -79,8 +79,8 @@ static inline void set_rank_environment(int rank, int size) {
     setenv("WORLD_SIZE", text, 1), setenv("LOCAL_WORLD_SIZE", text, 1);
 }
 
-/* A port of its own for every world, so that one that ends badly cannot disturb the next; below those that the system
- * gives out by itself. */
+/* Every world gets a port of its own, so that one that ends badly cannot disturb the next. The ports are below the
+ * range of ephemeral ports. */
 static inline void set_master_environment(void) {
     static int n_worlds;
     char text[16];
@@ -91,7 +91,7 @@ static inline void set_master_environment(void) {
 static inline pid_t start_process(int rank, int size, rank_function function, void *argument) {
     pid_t pid = fork();
     if (pid != 0) return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that is killed leaves no ranks behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* no rank outlives a killed test */
     set_rank_environment(rank, size);
     int line = function(rank, size, argument);
     if (line == 0 && lks_memory_nbytes() != 0) {
@@ -101,7 +101,7 @@ static inline pid_t start_process(int rank, int size, rank_function function, vo
     _exit(line == 0 ? 0 : 1);
 }
 
-/* The rank that is meant to be killed or to fail, -1 for none. */
+/* `doomed` is the rank that is expected to be killed or to fail, or -1. */
 static inline void await_processes(const pid_t *pids, int size, int doomed) {
     int n_failed = 0;
     for (int rank = 0; rank < size; rank++) {

@@ -1,4 +1,4 @@
-/* A kernel that refuses a system call, as under Yama (to read the memory of others) or in many containers. */
+/* Makes the kernel refuse a system call, as Yama (reading the memory of other processes) and many containers do. */
 #ifndef LKSI_REFUSE_H
 #define LKSI_REFUSE_H
 
@@ -9,7 +9,8 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-/* From now on it fails with that error, for this thread and those that it starts. -1: that cannot be had. */
+/* From now on `system_call` fails with `error` in this thread and the threads that it starts. Returns -1 if that is not
+ * possible. */
 static inline int refuse_with(unsigned system_call, unsigned error) {
     struct sock_filter steps[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

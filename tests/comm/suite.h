@@ -1,10 +1,11 @@
-/* The suite that is stamped on every transport: rank functions that hold all operations to the oracle. */
+/* The suite that runs on every transport: rank functions that check all operations against the oracle. */
 #ifndef LKSI_SUITE_H
 #define LKSI_SUITE_H
 
 #include "conformance.h"
 
-/* Bytes of a type's elements that fit: room for every case below, 16 ranks and the uneven counts of the -v forms. */
+/* An area has room for every case below, with 16 ranks and the uneven counts of the -v forms. MOST_NBYTES limits all
+ * blocks of a large case together. */
 enum { AREA_NBYTES = 6 << 20, MOST_NBYTES = 4 << 20, MOST = 65537 };
 
 typedef struct memory {
@@ -25,10 +26,11 @@ static int acquire(lks_group *group, memory *m) {
 
 static void release(memory *m) {
     lksi_free(m->ordinary.in);
-    lksi_free(m->ordinary.out); /* the symmetric ones go with the group */
+    lksi_free(m->ordinary.out); /* the group frees the symmetric areas */
 }
 
-/* Steps through the product of everything that a case can vary in. `seed` takes another path through it. */
+/* Steps pseudo-randomly through the product of all that varies between cases. Another `state` at the start takes
+ * another path. */
 typedef struct stepper {
     uint64_t state;
 } stepper;
@@ -38,8 +40,8 @@ static size_t step(stepper *s, size_t n) {
     return (size_t)(s->state >> 20) % n;
 }
 
-/* Counts around everything at which an algorithm changes its way: small ones, the number of ranks, and bytes of a
- * line, a small copy, a staging area, and the pieces and windows of the algorithms. */
+/* Counts around every threshold of the algorithms: small counts, the number of ranks, and the bytes of a line, a small
+ * copy, a staging area, and the pieces and windows of the algorithms. */
 static size_t small_count(stepper *s, int size) {
     static const size_t counts[] = {0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 31, 127, 257};
     size_t n = sizeof counts / sizeof counts[0], i = step(s, n + 3);
@@ -63,19 +65,19 @@ static int run_case(lks_group *group, const memory *m, conformance_case *c, step
     c->is_scaled = c->operation->is_reduction && c->type < LKS_I8 && step(s, 3) == 0;
     c->misaligned_nbytes = step(s, 4) == 0 ? 1 + step(s, 7) : 0;
     c->count = is_large ? large_count(s, size, c->type, is_blocked) : small_count(s, size);
-    /* All ranks bring symmetric memory, none, or some. */
+    /* Symmetric memory on all ranks (0, 1), on some (2) or on none (3). */
     size_t kind = step(s, 4);
     bool is_symmetric = m->has_symmetric && (kind == 0 || kind == 1 || (kind == 2 && lks_group_rank(group) % 2 == 0));
     return conformance_run_case(group, is_symmetric ? &m->symmetric : &m->ordinary, c);
 }
 
-/* MPI's own are there where MPI is, and not for every reduction. */
+/* "native" exists only with MPI, and not for every reduction. */
 static bool is_offered(const lks_group *group, const conformance_case *c) {
     lksi_call call = {.operation = c->operation, .type = c->type, .op = c->op};
     return strcmp(c->algorithm, "native") != 0 || lksi_native_obstacle(group, &call) == NULL;
 }
 
-/* All types and operators at small counts; at large ones each count with a type and operator of its own. */
+/* Small counts run with all types and operators. Each large count runs with one type and operator. */
 static int check_algorithm(lks_group *group, const memory *m, const lksi_operation *operation, const char *algorithm,
                            stepper *s) {
     bool is_reduction = operation->is_reduction;
@@ -103,7 +105,7 @@ static int operations_agree(int rank, int size, void *argument) {
     MUST_OK(lks_init(&world, NULL));
     MUST(acquire(world, &m) == 0);
     stepper s = {.state = (uint64_t)size};
-    for (int i = 1; lksi_operation_at(i) != NULL; i++) { /* the first is the barrier */
+    for (int i = 1; lksi_operation_at(i) != NULL; i++) { /* operation 0 is the barrier */
         const lksi_operation *operation = lksi_operation_at(i);
         const char *name;
         for (int k = 0; (name = lksi_operation_algorithm(operation, k)) != NULL; k++)
@@ -123,13 +125,13 @@ static int leave(lks_group *world) {
     return 0;
 }
 
-/* Some ranks bring symmetric memory and some do not: agreed in the exchange, not guessed. */
+/* Some ranks pass symmetric memory and others do not: the ranks must agree on it in the exchange of the call. */
 static int mixed_buffers_agree(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
     void *symmetric;
     MUST_OK(lks_init(&world, NULL));
-    if (!lks_symmetric_supported(world)) return leave(world); /* no common memory */
+    if (!lks_symmetric_supported(world)) return leave(world); /* no shared memory */
     MUST_OK(lks_symmetric_alloc(world, 4 * MOST, &symmetric));
     int32_t *ordinary = lksi_alloc(4 * MOST), *data = rank % 2 == 0 ? symmetric : ordinary;
     for (size_t count = 4; count <= MOST; count = count * 2 + 1)
@@ -147,13 +149,13 @@ static int mixed_buffers_agree(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Nobody may leave a barrier before everybody has come to it. */
+/* No rank leaves a barrier before all ranks have entered it. */
 static int barriers_hold(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
     void *shared;
     MUST_OK(lks_init(&world, NULL));
-    if (!lks_symmetric_supported(world)) return leave(world); /* no common memory */
+    if (!lks_symmetric_supported(world)) return leave(world); /* no shared memory */
     MUST_OK(lks_shared_alloc(world, sizeof(int) * (size_t)size, &shared));
     MUST(lks_symmetric_peer(world, shared, size - 1) == shared);
     _Atomic int *arrived = shared;
@@ -164,7 +166,7 @@ static int barriers_hold(int rank, int size, void *argument) {
         MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = algorithm}));
         for (int other = 0; other < size; other++) MUST(arrived[other] == i || arrived[other] == i + 1);
     }
-    lks_group_destroy(world); /* frees what was not */
+    lks_group_destroy(world); /* also frees the shared buffer */
     return 0;
 }
 
@@ -172,7 +174,7 @@ static int symmetric_copies_are_found(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
-    if (!lks_symmetric_supported(world)) return leave(world); /* no common memory */
+    if (!lks_symmetric_supported(world)) return leave(world); /* no shared memory */
     for (size_t nbytes = 0; nbytes < 100000; nbytes = nbytes * 3 + 1) {
         void *data, *second;
         MUST_OK(lks_symmetric_alloc(world, nbytes, &data));
@@ -211,7 +213,8 @@ static int payloads_are_exchanged(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Whoever needs nothing of the others runs ahead of them, so each call has values of its own, and some are late. */
+/* A rank that needs nothing from the others runs ahead of them. So every call has values of its own, and some ranks are
+ * late. */
 static int rows_of_small_calls_agree(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
@@ -245,7 +248,7 @@ static int rows_of_small_calls_agree(int rank, int size, void *argument) {
 
 enum { MOST_OF_ROW = 1500 };
 
-/* Those from ROW_SCATTER on give every rank other elements. */
+/* Operations from ROW_SCATTER on send different elements to each rank. */
 typedef enum row_operation {
     ROW_BARRIER,
     ROW_ALL_REDUCE,
@@ -259,7 +262,7 @@ typedef enum row_operation {
     N_ROW_OPERATIONS
 } row_operation;
 
-/* Element k of what rank `rank` gives to rank `to` in call `turn`. */
+/* Element k from rank `rank` for rank `to` in call `turn`. */
 static int32_t given(int turn, int rank, int to, int k) { return turn * 5 + rank * 1009 + to * 31 + k; }
 
 static lks_status call_of_row(lks_group *world, row_operation operation, int root, const int32_t *in, int32_t *out,
@@ -311,7 +314,8 @@ static int call_of_row_agrees(lks_group *world, row_operation operation, int roo
     return 0;
 }
 
-/* Rows of one call and of dozens: of nothing, in the lines, beside them and larger; some ranks are late. */
+/* Rows of one to dozens of calls. Counts are zero, fit in the lines, fit beside them, or are larger. Some ranks are
+ * late. */
 static int random_rows_agree(int rank, int size, void *argument) {
     (void)argument;
     stepper s = {0};

@@ -34,7 +34,7 @@ static void f16_converts_to_f32_exactly(void **state) {
     }
 }
 
-/* Between two neighbours: below the middle down, above it up, on it to the even one. */
+/* Between two neighbouring halves: below the middle rounds down, above it up, and the middle to the even one. */
 static void f32_rounds_to_the_nearest_half(void **state) {
     (void)state;
     for (uint32_t half = 0; half < 0x7bff; half++) {
@@ -88,7 +88,7 @@ static void the_output_may_be_an_input(void **state) {
     for (int i = 0; i < COUNT; i++) assert_true(c[i] == (float)i + 3);
 }
 
-/* Two ranks that reduce for both write two results, which may stand in the inputs; the ends are not those of a line. */
+/* Two ranks that reduce for both write two results, which may be in the inputs. Both ends lie within a line. */
 static void two_inputs_become_two_outputs_in_place_or_not(void **state) {
     (void)state;
     enum { FIRST = 3, LENGTH = COUNT - 10 };
@@ -122,8 +122,8 @@ static void two_inputs_become_two_outputs_in_place_or_not(void **state) {
     lksi_free(wanted);
 }
 
-/* What is large is written past the caches: from where a line begins, or, where that is not the same in all outputs,
- * in blocks. The bits are those of small pieces, and the elements around are left alone. */
+/* Large results are written with non-temporal stores: from the start of a line, or in blocks if the outputs are aligned
+ * differently. The bits equal those of small pieces, and the elements around the result stay unchanged. */
 static void large_results_have_the_bits_of_small_ones(void **state) {
     (void)state;
     enum { FIRST = 5, PIECE = 1000, MOST = 4 };

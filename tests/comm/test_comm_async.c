@@ -1,4 +1,5 @@
-/* comm/: operations under way: their order, their errors, and what becomes of them when their group goes first. */
+/* comm/: operations in progress: their order, their errors, and what happens to them when their group is destroyed
+ * first. */
 #define _GNU_SOURCE /* syscall */
 #include "test.h"
 
@@ -23,7 +24,7 @@ static bool is_sum(const int32_t *data, size_t count, int size, int turn) {
 
 static size_t count_of(int turn) { return turn % 3 == 0 ? 1 : (size_t)(COUNT / (turn + 1)); }
 
-/* Starts all_reduce number `turn` on `data`, by the algorithms in turn. */
+/* Starts all_reduce number `turn` on `data`. The algorithms alternate. */
 static lks_status start(lks_group *group, int32_t *data, int turn, lks_work **work) {
     lks_collective_options options = {.algorithm = turn % 2 == 0 ? "direct" : "naive", .work = work};
     fill(data, count_of(turn), lks_group_rank(group), turn);
@@ -39,7 +40,7 @@ static int works_are_done(int rank, int size, void *argument) {
     for (int w = 0; w < N_WORKS; w++) data[w] = lksi_alloc_array(COUNT, sizeof(int32_t));
     for (int w = 0; w < N_WORKS; w++) {
         MUST_OK(start(world, data[w], w, &works[w]));
-        if (w == 5) { /* after those under way, before those to come */
+        if (w == 5) { /* runs after the operations in progress and before later ones */
             MUST_OK(lks_broadcast(world, &token, 1, LKS_I32, size > 1 ? 1 : 0, NULL));
             void *symmetric;
             MUST_OK(lks_symmetric_alloc(world, 100, &symmetric));
@@ -67,7 +68,7 @@ static void works_are_done_in_the_order_of_their_calls(void **state) {
     run_processes(4, works_are_done, NULL);
 }
 
-/* Blocking, this would wait for ever. */
+/* Blocking calls would deadlock. */
 static int two_groups_in_opposite_order(int rank, int size, void *argument) {
     (void)argument;
     lks_group *groups[2];
@@ -119,8 +120,7 @@ static int messages_beside_works(int rank, int size, void *argument) {
         MUST(is_sum(data[w], count_of(w), size, w));
         lksi_free(data[w]);
     }
-    /* Rank 1 comes to the collective only after it has the message, which rank 0 sends on while it waits for the work.
-     */
+    /* Rank 1 enters the collective only after it has the message. Rank 0 sends it while it waits for the work. */
     if (rank == 0) MUST_OK(lks_isend(world, large, LARGE, LKS_U8, 1, 4, &send));
     if (rank == 1) MUST_OK(lks_recv(world, large, LARGE, LKS_U8, 0, 4, NULL));
     MUST_OK(lks_all_reduce(world, &sum, &sum, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &last}));
@@ -151,7 +151,7 @@ static int an_error_is_in_the_work(int rank, int size, void *argument) {
     MUST_OK(lks_irecv(world, y, 1, LKS_I32, 1 - rank, 9, NULL, &message)); /* never sent */
     MUST_OK(
         lks_all_reduce(world, x, x, rank == 1 ? 6 : 5, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &works[0]}));
-    /* The first may have come to its end by now: then there is no second work. */
+    /* The first call may have failed already. Then there is no second work. */
     lks_status second = lks_all_reduce(world, x, x, 5, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &works[1]});
     MUST(second == LKS_OK || second == LKS_ERR_MISMATCH);
     MUST(lks_work_wait(works[0]) == LKS_ERR_MISMATCH);
@@ -214,7 +214,7 @@ static void works_outlive_their_group_finished_or_given_up(void **state) {
     run_processes(2, works_outlive_their_group, NULL);
 }
 
-/* The clock of an operation runs from its call, whether or not anybody waits for it. */
+/* The deadline of an operation counts from its call, even if no thread waits for it. */
 static int deadlines_count_from_the_call(int rank, int size, void *argument) {
     (void)size, (void)argument;
     int32_t x[4] = {0};
@@ -225,7 +225,7 @@ static int deadlines_count_from_the_call(int rank, int size, void *argument) {
         MUST_OK(lks_irecv(world, &x[2], 1, LKS_I32, 1, 9, NULL, &message));
         lksi_sleep_ns(600000000);
         int is_done = 0;
-        MUST_OK(lks_work_test(message, &is_done)); /* asked only after its deadline */
+        MUST_OK(lks_work_test(message, &is_done)); /* the first test after the deadline */
         MUST(is_done == 1);
         MUST(lks_work_wait(message) == LKS_ERR_TIMEOUT);
         MUST_SAY("rank 0 waited 400 ms for rank 1 (host ");
@@ -261,17 +261,16 @@ static int a_work_times_out(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Far more ranks than CPUs, and many handovers (rings of so many ranks hold 1 KiB): whoever only asks gives way to
- * those that it asks for. Else rank 0 does not come to an end before the deadline. */
+/* Counts the calls of sched_yield by this thread. */
 static _Thread_local int n_yields;
 
-/* In place of the C library's. */
+/* Replaces the function of the C library. */
 int sched_yield(void) {
     n_yields++;
     return (int)syscall(SYS_sched_yield);
 }
 
-/* Each rank has a CPU, but not its worker. */
+/* Each rank has a CPU, but its worker has none: a test must yield to the worker. */
 static int ask_once_beside_a_worker(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -300,6 +299,8 @@ static void whoever_asks_gives_way_to_its_worker(void **state) {
     run_threads(2, ask_once_beside_a_worker, NULL);
 }
 
+/* There are far more ranks than CPUs, and many handovers, because rings of so many ranks hold 1 KiB. A rank that only
+ * tests must yield to the ranks that it waits for. Otherwise rank 0 does not finish before its deadline. */
 static int ask_all_the_time(int rank, int size, void *argument) {
     (void)argument;
     enum { N_EACH = 2048 };
@@ -334,7 +335,7 @@ static void a_work_ends_at_its_deadline(void **state) {
     run_processes(2, a_work_times_out, NULL);
 }
 
-/* A group whose two threads find an error at once keeps one, whole. */
+/* If two threads of a group find an error at once, the group keeps one of the errors, with its complete text. */
 static int both_threads_fail(int rank, int size, void *argument) {
     (void)argument;
     int32_t x = 0, y = 0;
@@ -359,7 +360,7 @@ static void two_threads_of_a_group_may_fail_at_once(void **state) {
     for (int i = 0; i < 5; i++) run_threads(3, both_threads_fail, NULL);
 }
 
-/* Whoever cannot run a call that has its number must not leave the others waiting. */
+/* A rank that has counted the call but cannot run it must not leave the others waiting. */
 static int out_of_memory_for_a_work(int rank, int size, void *argument) {
     (void)size, (void)argument;
     int32_t x = 0;
@@ -384,7 +385,7 @@ static void a_work_without_memory_is_an_error_on_all(void **state) {
     run_processes(2, out_of_memory_for_a_work, NULL);
 }
 
-/* Counts are the caller's again when the call returns. */
+/* The counts belong to the caller again when the call returns. */
 static int begin_with_passing_counts(int rank, int size, void *argument) {
     lks_group *world;
     lks_work *work;
@@ -411,7 +412,7 @@ static void counts_of_a_call_under_way_may_change(void **state) {
     run_processes(4, begin_with_passing_counts, "tcp");
 }
 
-/* Others' connections for it may come after its destruction has begun. */
+/* Connections of other ranks may arrive after the destruction of the group has begun. */
 static int destroy_with_a_call_under_way(int rank, int size, void *argument) {
     lks_group *world, *group;
     lks_work *work;
@@ -451,7 +452,7 @@ typedef struct pair_of_threads {
     bool is_message;
 } pair_of_threads;
 
-/* While one waits for rank 1, which never comes, another thread of rank 0 calls the same group. */
+/* A thread of rank 0 waits for rank 1, which never comes. Meanwhile another thread of rank 0 calls the same group. */
 static int second_thread(int rank, int size, void *argument) {
     (void)size;
     const pair_of_threads *pair = argument;
@@ -480,7 +481,7 @@ static int second_thread(int rank, int size, void *argument) {
 
 static void a_second_thread_in_a_group_is_refused(void **state) {
     (void)state;
-    if (IS_ABOUT_THREADS) skip(); /* it is a race */
+    if (IS_ABOUT_THREADS) skip(); /* the refused call is a data race */
     for (int is_message = 0; is_message < 2; is_message++) {
         run_threads(2, second_thread, &(pair_of_threads){"thread", is_message});
         run_processes(2, second_thread, &(pair_of_threads){"shm", is_message});

@@ -1,4 +1,5 @@
-/* comm/: who is let in over TCP, and who is not: handshake, acceptor, dialler; and what follows on the connection. */
+/* comm/: who is let in over TCP and who is not: handshake, acceptor, dialler, and the records of the star on a
+ * connection. */
 #include "test.h"
 
 #include "comm/bootstrap/acceptor.h"
@@ -25,7 +26,7 @@ static int64_t soon_ns(void) { return lksi_now_ns() + 20 * SECOND_NS; }
 /* --- the handshake --- */
 
 typedef struct pair {
-    int ends[2]; /* the dialler's, the acceptor's */
+    int ends[2]; /* [0] is the dialler's, [1] the acceptor's */
     lksi_auth dialler, acceptor;
 } pair;
 
@@ -40,7 +41,7 @@ static void pair_close(const pair *p) {
     close(p->ends[1]);
 }
 
-/* Nothing waits: four rounds are more than the messages there are. */
+/* Both sides are non-blocking. Four rounds are more than the handshake has messages. */
 static void pair_run(pair *p, lksi_auth_result *dialler, lksi_auth_result *acceptor) {
     for (int round = 0; round < 4; round++) {
         *dialler = lksi_auth_step(&p->dialler);
@@ -58,7 +59,7 @@ static void both_sides_prove_the_key(void **state) {
     assert_int_equal(dialler, LKSI_AUTH_DONE);
     assert_int_equal(acceptor, LKSI_AUTH_DONE);
     assert_string_equal((const char *)p.acceptor.hello, "hello");
-    assert_int_equal(write(p.ends[0], "rest", 5), 5); /* not a byte more than the handshake has been read, or is left */
+    assert_int_equal(write(p.ends[0], "rest", 5), 5); /* the handshake reads not a byte beyond its end */
     assert_int_equal(lksi_auth_step(&p.acceptor), LKSI_AUTH_DONE);
     assert_int_equal(read(p.ends[1], rest, sizeof rest), 5);
     assert_string_equal(rest, "rest");
@@ -81,7 +82,7 @@ static void another_key_is_refused_on_both_sides(void **state) {
     pair_close(&p);
 }
 
-/* Lets `from` and `to` talk, `to` being us, and keeps what `from` says. Returns how many bytes that was. */
+/* Relays bytes from `from` to `to`, as a man in the middle, and appends them to `said`. Returns their new number. */
 static size_t overhear(int from, int to, unsigned char *said, size_t n_said) {
     ssize_t n = read(from, said + n_said, 512);
     if (n <= 0) return n_said;
@@ -94,7 +95,7 @@ static void a_replayed_handshake_is_refused(void **state) {
     pair dialling, accepting, fresh;
     unsigned char of_dialler[1024], of_acceptor[1024];
     size_t n_dialler = 0, n_acceptor = 0;
-    pair_open(&dialling, key, key); /* its acceptor, and the other's dialler, play no part */
+    pair_open(&dialling, key, key); /* only the dialler of this pair and the acceptor of the other one are used */
     pair_open(&accepting, key, key);
     for (int round = 0; round < 4; round++) {
         (void)lksi_auth_step(&dialling.dialler);
@@ -118,8 +119,8 @@ static void a_replayed_handshake_is_refused(void **state) {
     pair_close(&accepting);
 }
 
-/* Whoever gets his own words back hears the right key, and in the wrong role. The dialler's own greeting and proof are
- * too long by the hello; cut to what it awaits they are the closest that there is. */
+/* A side that gets its own messages back sees a proof with the right key, but of the wrong role. This dialler sends an
+ * empty hello: its messages then have the lengths that it expects, which is the best that a reflection can do. */
 static void a_reflected_handshake_is_refused(void **state) {
     (void)state;
     int ends[2];
@@ -159,8 +160,8 @@ static void garbage_and_lengths_are_refused(void **state) {
         .magic = LKSI_AUTH_MAGIC, .version = LKSI_AUTH_VERSION, .hello_nbytes = 0xffffffffu /* 4 GiB */};
     assert_int_equal(failure_of(&greeting, sizeof greeting), LKSI_AUTH_OTHER_VERSION);
     greeting.hello_nbytes = sizeof(lksi_rendezvous_hello);
-    assert_int_equal(failure_of(&greeting, sizeof greeting), LKSI_AUTH_NO_FAILURE); /* waits for the proof */
-    assert_int_equal(failure_of(noise, 20), LKSI_AUTH_NO_FAILURE);                  /* nothing is said yet */
+    assert_int_equal(failure_of(&greeting, sizeof greeting), LKSI_AUTH_NO_FAILURE); /* it waits for the proof */
+    assert_int_equal(failure_of(noise, 20), LKSI_AUTH_NO_FAILURE);                  /* the greeting is incomplete */
 }
 
 static void another_version_is_named_on_both_sides(void **state) {
@@ -175,7 +176,7 @@ static void another_version_is_named_on_both_sides(void **state) {
     assert_int_equal(acceptor, LKSI_AUTH_FAILED);
     lksi_auth_describe_failure(&p.acceptor, text, sizeof text);
     assert_string_equal(text, "speaks version 7 of the handshake, this one version 1");
-    lksi_greeting answer; /* it has said which version it speaks */
+    lksi_greeting answer; /* the acceptor has sent its own version */
     pair_close(&p);
     pair_open(&p, key, key);
     assert_int_equal(write(p.ends[0], &newer, sizeof newer), (ssize_t)sizeof newer);
@@ -190,7 +191,7 @@ static void a_handshake_may_come_byte_by_byte(void **state) {
     pair slow, p;
     unsigned char byte;
     pair_open(&slow, key, key); /* only its dialler is used */
-    pair_open(&p, key, key);    /* and only its acceptor */
+    pair_open(&p, key, key);    /* only its acceptor is used */
     lksi_auth_result dialler = LKSI_AUTH_WANTS_READ, acceptor = LKSI_AUTH_WANTS_READ;
     for (int i = 0; i < 1000 && (dialler != LKSI_AUTH_DONE || acceptor != LKSI_AUTH_DONE); i++) {
         dialler = lksi_auth_step(&slow.dialler);
@@ -288,7 +289,7 @@ static void host_close(host *h) {
     for (int i = 0; i < h->guests.n_let_in; i++) close(h->guests.connections[i]);
 }
 
-/* Serves until one more is let in. */
+/* Serves until one more peer is let in. */
 static void host_serve(void *argument) {
     host *h = argument;
     int n_before = h->guests.n_let_in;
@@ -339,7 +340,7 @@ typedef struct slow_dial {
     lks_status status;
 } slow_dial;
 
-/* The dialler stops here, where it has a connection. */
+/* Holds the dialler up after it has connected. */
 static bool waits_to_go_on(void *argument) {
     slow_dial *s = argument;
     while (!atomic_load(&s->may_go_on)) lksi_sleep_ns(100000);
@@ -351,7 +352,7 @@ static void dial_slowly(void *argument) {
     s->status = lksi_dial(&s->host->at, key, "hello", 6, soon_ns(), false, waits_to_go_on, s, &s->connection);
 }
 
-/* Others take all places while one is in the middle of its handshake, which so loses its own. */
+/* Strangers take all places while a dialler is in the middle of its handshake, so it loses its place. */
 static void who_had_to_make_room_comes_again(void **state) {
     (void)state;
     enum { N_OTHERS = 64 };
@@ -414,7 +415,7 @@ static void an_acceptor_without_descriptors_waits_for_some(void **state) {
     host_serve_for(&h, INT64_C(1500) * 1000 * 1000);
     lks_status later = lksi_acceptor_check(h.acceptor);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    assert_int_equal(n_ready_at_once, 0); /* the queue is not empty, and yet nothing spins */
+    assert_int_equal(n_ready_at_once, 0); /* the listen queue is not empty, but the acceptor does not spin */
     assert_int_equal(at_once, LKS_OK);
     assert_int_equal(later, LKS_ERR_SYSTEM);
     assert_non_null(strstr(lks_error_text(), "too many open files here: the limit is 3, and ulimit -n raises it"));
@@ -428,7 +429,7 @@ static void an_acceptor_without_descriptors_waits_for_some(void **state) {
     host_close(&h);
 }
 
-/* They end within ten seconds, and what they hold is free then. */
+/* Handshakes of strangers end within ten seconds and then release their descriptors. */
 static void descriptors_that_strangers_hold_are_no_error(void **state) {
     (void)state;
     host h;
@@ -464,13 +465,13 @@ static void a_dial_that_fails_says_why(void **state) {
     assert_non_null(strstr(lks_error_text(), "the other side knows another LOCKSTEP_JOB_KEY"));
     assert_non_null(strstr(lks_error_text(), text));
     lksi_thread_join(thread);
-    /* Who has answered wrongly and then no more. */
+    /* The host answers, with another key, and then stops answering. */
     assert_ok(lksi_thread_create(&thread, host_serve_a_while, &h, "host"));
     assert_int_equal(lksi_dial(&h.at, other_key, "hello", 6, lksi_now_ns() + SECOND_NS, true, NULL, NULL, &connection),
                      LKS_ERR_TIMEOUT);
     assert_non_null(strstr(lks_error_text(), "the other side knows another LOCKSTEP_JOB_KEY"));
     lksi_thread_join(thread);
-    /* Nobody serves: the system answers, and nobody else. */
+    /* Nobody accepts: the kernel completes the connection, but no handshake follows. */
     assert_int_equal(lksi_dial(&h.at, key, "hello", 6, lksi_now_ns() + SECOND_NS / 5, true, NULL, NULL, &connection),
                      LKS_ERR_TIMEOUT);
     assert_non_null(strstr(lks_error_text(), "it does not answer"));
@@ -496,7 +497,7 @@ static void star_records_may_come_byte_by_byte(void **state) {
     lksi_star_reader reader;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, star), 0);
-    memset(sent.text, 'x', sizeof sent.text); /* not terminated */
+    memset(sent.text, 'x', sizeof sent.text); /* not NUL-terminated */
     lksi_star_reader_init(&reader);
     for (int i = 0; i < 2; i++) assert_ok(lksi_star_send(ends[0], &sent));
     for (size_t i = 0; i < 2 * sizeof record; i++) {
@@ -540,7 +541,7 @@ static void what_is_no_star_record_ends_the_reading(void **state) {
     }
 }
 
-/* What a rank that was stopped looks like to the others. */
+/* The receiver does not read, like a stopped rank. */
 static void a_star_record_is_not_waited_with_for_ever(void **state) {
     (void)state;
     int ends[2];
@@ -551,7 +552,7 @@ static void a_star_record_is_not_waited_with_for_ever(void **state) {
     for (int i = 0; i < 100000 && status == LKS_OK; i++) status = lksi_star_send(ends[0], &record);
     assert_int_equal(status, LKS_ERR_TIMEOUT);
     lksi_star_reader_init(&reader);
-    while (lksi_star_reader_feed(&reader, ends[1], &got) == LKSI_STAR_RECORD) continue; /* whole ones, or the end */
+    while (lksi_star_reader_feed(&reader, ends[1], &got) == LKSI_STAR_RECORD) continue; /* takes all complete records */
     close(ends[1]);
     assert_int_equal(lksi_star_send(ends[0], &record), LKS_ERR_PEER);
     close(ends[0]);

@@ -1,12 +1,12 @@
-/* Ways that ranks try, and must take alike: how wide the chunks of large reductions are, and whether data is read where
- * it lies or staged. */
-#include "../ranks.h" /* not comm/ranks.h, which knows no launch/ */
+/* Choices that ranks make by trials and must make alike: how wide the chunks of large reductions are, and whether data
+ * is read in place or staged. */
+#include "../ranks.h" /* not comm/ranks.h, which does not know launch/ */
 
 #include "comm/comm_internal.h"
 
 #include <lockstep/comm.h>
 
-/* So many calls that both widths are tried and then one is taken; afterwards rank 0 is made to change its mind. */
+/* Enough calls to try both widths and then take one. After that, rank 0 is made to change its choice. */
 enum { N_CALLS = 60, N_TRIED = 30, N_BEFORE_CHANGE = 3 };
 
 static float value_at(size_t i, int rank, int call) { return (float)(i % 251 + (size_t)rank * 3 + (size_t)call); }
@@ -25,7 +25,8 @@ static void say(lks_group *group, bool is_wide) {
     group->reduce_rounds.wide.trial.turn.is_second_better = is_wide;
 }
 
-/* Two wide chunks and a rest. Rank 1 brings symmetric memory in every third call, and stages later than the others. */
+/* Each call has two wide chunks and a rest. Rank 1 passes symmetric memory in every third call. All other memory is
+ * ordinary. */
 static int reduce_in_chunks_of_both_widths(void *argument) {
     (void)argument;
     lks_group *group;
@@ -57,8 +58,8 @@ static int reduce_in_chunks_of_both_widths(void *argument) {
     return 0;
 }
 
-/* Data that is staged or read where it lies, by the kernel or out of symmetric memory, of sizes for which that is
- * tried. In a third of the calls rank 1 alone brings symmetric memory, in another all do. */
+/* Data is staged or read in place, by the kernel or from symmetric memory. The sizes are those for which both ways are
+ * tried. In a third of the calls only rank 1 passes symmetric memory, in another third all ranks do. */
 enum { LONGEST = 70000 };
 
 static bool is_block(const float *block, size_t count, int source, int reader, int call) {
@@ -115,7 +116,7 @@ static int go_either_way(void *argument) {
             RANK_CHECK(is_sum_of_blocks(out, count, (int)size, (int)rank, call));
             RANK_OK(lks_reduce(group, data, out, count, LKS_F32, LKS_SUM, 1, NULL));
             RANK_CHECK(rank != 1 || is_sum_of_blocks(out, count, (int)size, 0, call));
-            float *block = data + rank * count; /* of all_reduce in place */
+            float *block = data + rank * count; /* for all_reduce in place */
             for (size_t i = 0; i < count; i++) block[i] = value_at(i, (int)(rank * 10), call);
             RANK_OK(lks_all_reduce(group, block, block, count, LKS_F32, LKS_SUM, NULL));
             RANK_CHECK(is_sum_of_blocks(block, count, (int)size, 0, call));
@@ -133,9 +134,9 @@ static int go_either_way(void *argument) {
 static void all_ranks_read_in_place_or_stage_alike(void **state) {
     (void)state;
     for (int sees_fewer_cpus = 0; sees_fewer_cpus < 2; sees_fewer_cpus++) {
-        bool one_does = sees_fewer_cpus == 1; /* a limit of its own */
+        bool one_does = sees_fewer_cpus == 1; /* rank 1 sees fewer CPUs than the others */
         for (int n = IS_SLOW_BUILD ? 3 : 2; n <= 3; n++) {
-            run_ranks(n, go_either_way, &one_does); /* threads, which need no kernel for that */
+            run_ranks(n, go_either_way, &one_does); /* threads can read each other's memory without the kernel */
             if (!IS_ABOUT_THREADS) assert_int_equal(lks_spawn(n, LKS_PROCESSES, go_either_way, &one_does), LKS_OK);
         }
     }

@@ -9,7 +9,8 @@
 
 static atomic_bool is_ahead;
 
-/* In place of the C library's: an hour ahead, which the kernel, by whose clock the wait then ends, is not. */
+/* Replaces the function of the C library. The wall clock appears an hour ahead in user space. The kernel, which ends
+ * the waits, uses the true one. */
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int result = (int)syscall(SYS_clock_gettime, clock, now);
     if (clock == CLOCK_REALTIME && atomic_load(&is_ahead)) now->tv_sec += 3600;

@@ -5,7 +5,7 @@
 #include "refuse.h"
 #include "suite.h"
 
-/* One rank cannot read the others' memory: all go the other way. */
+/* One rank cannot read the memory of the others, so all ranks must stage. */
 static int operations_agree_staged(int rank, int size, void *argument) {
     if (rank == size - 1) MUST(refuse_reading() == 0);
     return operations_agree(rank, size, argument);
@@ -17,11 +17,11 @@ static void operations_agree_where_the_kernel_refuses_to_read(void **state) {
         run_processes(size, operations_agree_staged, NULL);
 }
 
-/* Ranks as threads; as processes over shared memory, and over tcp, where the operations take their other forms. What is
- * about common memory finds none there, whatever the size. */
+/* Runs `function` as threads, as processes over shared memory, and over tcp, where the operations use other algorithms.
+ * A test of shared memory finds none over tcp, so one size is enough there. */
 static void on_every_transport(rank_function function, bool is_about_memory) {
     static const int sizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 13, 16};
-    assert_int_equal(function(0, 1, NULL), 0); /* self */
+    assert_int_equal(function(0, 1, NULL), 0); /* transport self */
     run_threads(1, function, NULL);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (IS_SLOW_BUILD && sizes[i] > 5 && sizes[i] != 8) continue;

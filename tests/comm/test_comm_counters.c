@@ -5,9 +5,10 @@
 
 enum { KIB = 1024, MIB = 1024 * 1024 };
 
-/* A rank's view of one call: N bytes of a block (or of all, where there are no blocks), A of them as accumulators. */
+/* A rank's view of one call. N is the bytes of a block, or of all data if there are no blocks. A is the bytes of the
+ * same elements as accumulators. */
 typedef struct view {
-    int n, rank, root, v; /* v: the rank counted from the root */
+    int n, rank, root, v; /* v: the rank relative to the root */
     size_t N, A;
 } view;
 
@@ -24,7 +25,7 @@ static sent only_if(bool is_so, sent what) { return is_so ? what : (sent){0, 0};
 static size_t log_2(int n) { return n <= 1 ? 0 : 1 + log_2((n + 1) / 2); }
 static bool is_power(int n) { return (n & (n - 1)) == 0; }
 
-/* In how many rounds v hands on, and the ranks below it, in the binomial tree counted from the root. */
+/* In the binomial tree counted from the root: the number of children of v, and the number of ranks in its subtree. */
 static size_t n_children(int v, int n) {
     size_t children = 0;
     for (int bit = 1; v + bit < n && (v & bit) == 0; bit *= 2) children++;
@@ -51,7 +52,7 @@ static sent broadcast_ring(const view *w) { return only_if(w->v < w->n - 1, (sen
 static sent broadcast_scatter_allgather(const view *w) {
     sent all = {n_children(w->v, w->n) + (size_t)w->n - 1, w->N - slice(w->N, w->n, (w->v + 1) % w->n)};
     for (int j = w->v + 1; j < w->v + (int)n_below(w->v, w->n); j++) {
-        /* every slice below goes to exactly one child */
+        /* each slice below goes to exactly one child */
         all.nbytes += slice(w->N, w->n, j);
     }
     return w->n == 1 ? (sent){0, 0} : all;
@@ -79,7 +80,7 @@ static sent all_reduce_tree(const view *w) {
     view at_0 = rooted_at_0(w);
     return both(reduce_tree(&at_0), broadcast_tree(&at_0));
 }
-/* One window: slice bytes `N`, accumulators A / N times as long. */
+/* One window: slices of `N` bytes, or accumulators, which are A / N times as long. */
 static sent of_slices(const view *w, int j, bool is_wide) {
     return (sent){1, slice(w->N, w->n, j) * (is_wide ? w->A / w->N : 1)};
 }
@@ -103,7 +104,7 @@ static sent reduce_direct(const view *w) {
 static sent all_reduce_direct(const view *w) {
     return both(reduce_direct_slices(w), times((size_t)w->n - 1, slice(w->N, w->n, w->rank)));
 }
-/* Partners of `i` among n ranks, as the file draws them. */
+/* The number of partners of `i` among n ranks, as the algorithm's file draws them. */
 static size_t butterfly_partners(int i, int n) {
     if (n == 1) return 0;
     int half = 1;
@@ -118,7 +119,7 @@ static sent all_reduce_butterfly(const view *w) {
     size_t partners = butterfly_partners(w->rank, w->n);
     return (sent){partners * pieces(w->A, 256 * KIB), partners * w->A};
 }
-/* Powers of two, equal slices. */
+/* For powers of two and equal slices. */
 static sent all_reduce_halving_doubling(const view *w) {
     size_t share = w->N / (size_t)w->n * ((size_t)w->n - 1);
     return (sent){2 * log_2(w->n), share * (w->A / w->N) + share};
@@ -193,7 +194,7 @@ static sent all_to_all_bruck(const view *w) {
     return all;
 }
 
-/* Slices are cut from a window of 1 MiB of accumulators: one window only. */
+/* ONE_WINDOW: slices are cut from a window of 1 MiB of accumulators, so the formula holds for one window only. */
 enum { ANY_SIZE, POWERS = 1, ONE_WINDOW = 2 };
 static const struct {
     const char *operation, *algorithm;
@@ -218,10 +219,10 @@ static const struct {
     {"all_reduce", DIRECT_REMOTE, all_reduce_direct, ONE_WINDOW},
     {"gather", "naive", gather_naive, ANY_SIZE},
     {"gather", "tree", gather_tree, ANY_SIZE},
-    {"scatter", "naive", broadcast_naive, ANY_SIZE}, /* as many, a block each */
+    {"scatter", "naive", broadcast_naive, ANY_SIZE}, /* the same number, a block each */
     {"scatter", "tree", scatter_tree, ANY_SIZE},
     {"all_gather", "naive", all_gather_naive, ANY_SIZE},
-    {"all_gather", "ring", to_every_other, ANY_SIZE}, /* as many, of other ranks' blocks */
+    {"all_gather", "ring", to_every_other, ANY_SIZE}, /* the same number, with blocks of other ranks */
     {"all_gather", "tree", all_gather_tree, ANY_SIZE},
     {"all_gather", "butterfly", all_gather_butterfly, ANY_SIZE},
     {"all_gather", "bruck", all_gather_bruck, ANY_SIZE},
@@ -229,7 +230,7 @@ static const struct {
     {"reduce_scatter", "naive", reduce_scatter_naive, ANY_SIZE},
     {"reduce_scatter", "ring", reduce_scatter_ring, ANY_SIZE},
     {"reduce_scatter", "halving", reduce_scatter_halving, POWERS},
-    {"reduce_scatter", DIRECT_REMOTE, reduce_scatter_ring, ANY_SIZE}, /* as many, of the same length */
+    {"reduce_scatter", DIRECT_REMOTE, reduce_scatter_ring, ANY_SIZE}, /* the same number, of the same length */
     {"all_to_all", "pairwise", all_to_all_pairwise, ANY_SIZE},
     {"all_to_all", "bruck", all_to_all_bruck, ANY_SIZE},
     {"all_to_all", DIRECT_REMOTE, all_to_all_pairwise, ANY_SIZE},
@@ -283,7 +284,7 @@ static void algorithms_send_the_messages_and_bytes_that_their_files_state(void *
         run_threads(size, algorithms_send_what_they_state, NULL);
 }
 
-/* The -v forms run the same functions as those without. */
+/* The -v forms run the same functions as the forms without counts. */
 static void every_message_algorithm_is_held_to_its_file(void **state) {
     (void)state;
     const size_t n = sizeof statements / sizeof statements[0];

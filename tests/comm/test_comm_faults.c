@@ -1,4 +1,4 @@
-/* comm/: ranks that die, stop, leave, disagree or run out of memory; what the others are told, and how soon. */
+/* comm/: ranks that die, stop, leave, disagree or run out of memory: what errors the others get, and how soon. */
 #define _GNU_SOURCE /* unshare */
 #include "test.h"
 
@@ -75,7 +75,7 @@ static const struct {
     {call_other_fingerprint, "step(fingerprint ", "step(fingerprint "},
 };
 
-/* Rank 2 calls what rank 0 does, and is shown in its place where that comes late. */
+/* Rank 2 makes the same call as rank 0. The text shows rank 2 instead if rank 0 is late. */
 static int all_see_both_calls(int rank, int size, void *argument) {
     (void)size;
     size_t i = *(size_t *)argument;
@@ -91,7 +91,7 @@ static int all_see_both_calls(int rank, int size, void *argument) {
     char first[512];
     snprintf(first, sizeof first, "%s", lks_error_text());
     MUST(lks_barrier(world, NULL) == LKS_ERR_MISMATCH);
-    MUST(strcmp(lks_error_text(), first) == 0); /* a dead group says the same again */
+    MUST(strcmp(lks_error_text(), first) == 0); /* a dead group repeats its first error */
     MUST(lksi_group_status(world) == LKS_ERR_MISMATCH);
     lks_group_destroy(world);
     return 0;
@@ -105,7 +105,7 @@ static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
     }
 }
 
-/* The third rank waits for the first elsewhere. */
+/* Rank 2 waits for rank 0 in a receive. */
 static int two_of_three_see_both_calls(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -126,7 +126,7 @@ static void a_mismatch_is_told_though_a_rank_does_not_come(void **state) {
     run_processes(3, two_of_three_see_both_calls, NULL);
 }
 
-/* Where messages carry the calls. */
+/* Over tcp, messages carry the description of the call. */
 static int gather_other_counts_over_tcp(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -143,10 +143,10 @@ static void counts_that_differ_are_shown_over_tcp(void **state) {
     run_processes(2, gather_other_counts_over_tcp, NULL);
 }
 
-/* In the second call rank 1 has more elements for rank 0 than that expects. */
+/* In the second call rank 1 sends more elements to rank 0 than rank 0 expects. */
 static int expect_other_counts(int rank, int size, void *argument) {
     (void)size;
-    const char *const *way = argument; /* transport, algorithm, whether a block is long */
+    const char *const *way = argument; /* transport, algorithm, non-NULL if a block is long */
     lks_group *world;
     enum { PIECES = 4 * 64 * 1024 }; /* elements of whole pieces */
     bool is_long = way[2] != NULL;
@@ -158,7 +158,7 @@ static int expect_other_counts(int rank, int size, void *argument) {
     if (rank == 1) in_counts[0] = is_long ? PIECES : 5;
     if (rank == 0) out_counts[1] = is_long ? PIECES / 2 : 3;
     lks_status status = lks_all_to_allv(world, in, in_counts, out, out_counts, LKS_I32, &options);
-    if (rank != 0 && status == LKS_OK) status = lks_barrier(world, NULL); /* rank 0 had sent already */
+    if (rank != 0 && status == LKS_OK) status = lks_barrier(world, NULL); /* rank 0 sent before it failed */
     MUST(status == LKS_ERR_MISMATCH);
     bool is_table = strcmp(way[1], "direct") == 0 && way[0] == NULL;
     MUST_SAY(is_long    ? (is_table ? "rank 1 has 262144 elements for rank 0, which expects 131072"
@@ -182,7 +182,7 @@ static void counts_of_a_pair_that_differ_are_named_on_all_ranks(void **state) {
     }
 }
 
-/* An exchange has no algorithm to name. */
+/* An exchange has no algorithm to show. */
 static int exchange_something_else_over_tcp(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -209,8 +209,8 @@ typedef struct other_rates {
     bool differs[8]; /* by rank */
 } other_rates;
 
-/* Whoever finds out says what the fingerprints are made of, and so do all whom it tells, as soon as in lks_init, which
- * the others may have left. */
+/* The rank that finds the mismatch shows what the fingerprints were computed from, and so do all ranks that it informs.
+ * A rank may be informed while it is still in lks_init, which others have left. */
 static int exchange_other_rates(int rank, int size, void *argument) {
     (void)size;
     const other_rates *rates = argument;
@@ -235,7 +235,7 @@ static void what_an_exchange_means_is_shown_of_both_ranks(void **state) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int t = 0; t < 3; t++) {
             other_rates rates = {.transport = "tcp"};
-            for (int rank = 0; rank < sizes[i]; rank++) /* the last one, one within, all */
+            for (int rank = 0; rank < sizes[i]; rank++) /* the last rank, one in the middle, all */
                 rates.differs[rank] = t == 0 ? rank == sizes[i] - 1 : t == 1 ? rank == sizes[i] / 2 : true;
             run_processes(sizes[i], exchange_other_rates, &rates);
             rates.transport = "shm";
@@ -243,7 +243,8 @@ static void what_an_exchange_means_is_shown_of_both_ranks(void **state) {
         }
 }
 
-/* Nobody can be told of the error any more, which is another one and must not be shown instead. */
+/* The control connections are gone, so no rank can be informed of the mismatch. The failure to inform it is another
+ * error, which must not replace the first one. */
 static int disagree_without_control_connections(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -270,12 +271,12 @@ static void a_rank_that_can_tell_nobody_keeps_its_own_error(void **state) {
 
 /* --- ranks that run ahead in a row of small broadcasts --- */
 
-/* Of the calls of a row the last is another on rank 1. */
+/* In the last call of the row, rank 1 passes another count. */
 typedef struct row {
     int n_calls, root;
 } row;
 
-/* A rank that did not wait for rank 1 learns of it at its next call that waits. */
+/* A rank that did not wait for rank 1 gets the error at its next call that waits. */
 static int disagree_in_a_row(int rank, int size, void *argument) {
     (void)size;
     const row *r = argument;
@@ -295,7 +296,7 @@ static int disagree_in_a_row(int rank, int size, void *argument) {
     snprintf(others, sizeof others, " called broadcast(count 1, i32, root %d, algorithm direct)", r->root);
     snprintf(own, sizeof own, "rank 1 called broadcast(count 2, i32, root %d, algorithm direct)", r->root);
     MUST_SAY(call);
-    MUST_SAY(others); /* rank 0's, or of one that came before it */
+    MUST_SAY(others); /* of rank 0, or of a rank that called earlier */
     MUST_SAY(own);
     lks_group_destroy(world);
     return 0;
@@ -312,7 +313,7 @@ static void a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks(void **st
     }
 }
 
-/* Rank 0 gives too much, need not wait for anybody, and is gone before the others look. */
+/* Rank 0 passes too many elements, waits for nobody, and has left before the others look. */
 static int disagree_and_leave(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -329,7 +330,7 @@ static int disagree_and_leave(int rank, int size, void *argument) {
     return 0;
 }
 
-/* The root and rank 0 give too much, rank 2 is late: it and rank 0 find out when the root is gone. */
+/* The root and rank 0 pass too many elements. Rank 2 is late, and it and rank 0 find out after the root has left. */
 static int disagree_with_a_root_that_leaves(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -341,7 +342,7 @@ static int disagree_with_a_root_that_leaves(int rank, int size, void *argument) 
     if (rank == 0 && status == LKS_OK) status = lks_broadcast(world, x, 1, LKS_I32, 1, NULL);
     MUST(status == (rank == 1 ? LKS_OK : LKS_ERR_MISMATCH));
     if (rank != 1)
-        MUST_SAY(" called broadcast(count 2, i32, root 1, algorithm direct), rank 2"); /* rank 0, or the root */
+        MUST_SAY(" called broadcast(count 2, i32, root 1, algorithm direct), rank 2"); /* of rank 0 or the root */
     lks_group_destroy(world);
     return 0;
 }
@@ -354,7 +355,7 @@ static void a_mismatch_is_told_though_who_disagreed_has_left(void **state) {
     run_processes(3, disagree_and_leave, NULL);
 }
 
-/* The other one calls nothing any more: it leaves, or is there and silent past the deadline. */
+/* Rank 1 makes no more calls: it leaves, or stays silent past the deadline. */
 static int broadcast_to_nobody(int rank, int size, void *argument) {
     (void)size;
     bool is_silent = *(bool *)argument;
@@ -420,13 +421,13 @@ static void a_stopped_rank_is_named_at_the_deadline(void **state) {
         run_fate(&(fate){.doomed = doomed, .is_stopped = true}, 3, loop_until_error);
 }
 
-/* Shared: the moments are counted from when all ranks work, however long the machine takes to start them. */
+/* Shared. The time until the kill counts from when all ranks work, so a slow start does not matter. */
 typedef struct victim {
     int rank;
     _Atomic int n_working;
 } victim;
 
-/* Whatever the others are doing when it dies: at no moment may a lock or a half-written line hold them up. */
+/* Whatever the others are doing when a rank dies, no lock and no half-written line may hold them up. */
 static int work_until_error(int rank, int size, void *argument) {
     victim *v = argument;
     lks_group *world;
@@ -484,9 +485,9 @@ static void a_kill_at_any_moment_is_survived(void **state) {
     munmap(v, sizeof *v);
 }
 
-/* --- a reader that was stopped, and goes on when the owner has given up and uses its buffer again --- */
+/* --- a reader that was stopped, and continues after the owner has given up and reuses its buffer --- */
 
-enum { READ_COUNT = 4 << 20 /* 16 MiB, which is always read in place; less is tried */ };
+enum { READ_COUNT = 4 << 20 /* 16 MiB, always read in place; smaller sizes are tried */ };
 
 /* Shared. */
 typedef struct sleeper {
@@ -544,7 +545,7 @@ static void a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after
     munmap(s, sizeof *s);
 }
 
-/* --- a job that is suspended, for longer than anybody may wait --- */
+/* --- a job that is suspended for longer than any deadline --- */
 
 enum { SUSPENDED_TIMEOUT_MS = 3000, N_SUSPENDED_RANKS = 3, N_QUEUED = 4 };
 
@@ -554,10 +555,10 @@ typedef struct suspension {
     _Atomic bool may_go_on, may_end;
     lks_status (*wait)(struct suspension *s, lks_group *world);
     bool is_on_two_hosts;
-    bool is_starting; /* the others wait in lks_init */
+    bool is_starting; /* the other ranks wait in lks_init */
 } suspension;
 
-/* Who waits for this rank does so asleep, and looks at the clock. */
+/* Sleeps for so long that the ranks that wait for this one go to sleep and look at the clock. */
 static void be_late(void) { lksi_sleep_ns(50000000); }
 
 static bool is_last(const lks_group *world) { return lks_group_rank(world) == lks_group_size(world) - 1; }
@@ -582,7 +583,7 @@ static lks_status wait_in_receive(suspension *s, lks_group *world) {
     return LKS_OK;
 }
 
-/* All have been called before the stop. */
+/* All calls are made before the stop. */
 static lks_status wait_in_queue(suspension *s, lks_group *world) {
     int32_t numbers[N_QUEUED] = {0};
     lks_work *works[N_QUEUED];
@@ -617,8 +618,8 @@ static lks_status wait_in_receives(suspension *s, lks_group *world) {
     return status;
 }
 
-/* Computes until this process has been stopped, and then looks at the clock at once. `may_end` ends it, too: on a busy
- * machine the stop may come before the computation. */
+/* Computes until this process has been stopped, and reads the clock immediately afterwards. `may_end` also ends it,
+ * because on a busy machine the stop may come before the computation. */
 static void compute_until_stopped(const suspension *s) {
     enum { STOP_NS = 1000000000 };
     int64_t before_ns = lksi_now_ns(), now_ns = before_ns;
@@ -667,7 +668,7 @@ static int wait_as_threads(int rank, int size, void *argument) {
     return thread_ranks(N_SUSPENDED_RANKS, wait_while_suspended, argument);
 }
 
-/* Threads are one process, and the other places stay empty (0). */
+/* Threads are one process. The other pids stay 0. */
 static void start_suspended(const char *transport, suspension *s, pid_t *pids) {
     setenv("LOCKSTEP_TRANSPORT", transport, 1);
     set_master_environment();
@@ -684,7 +685,7 @@ static void signal_all(pid_t (*pids)[N_SUSPENDED_RANKS], int n_jobs, int signal_
             if (pids[job][rank] > 0) kill(pids[job][rank], signal_number);
 }
 
-/* All jobs at once, not to wait for each. */
+/* All jobs run at once, so that their waits overlap. */
 static void suspend_for_long(const suspension *cases, int n_cases) {
     enum { MOST_JOBS = 15, MOMENT_NS = 300000000 };
     static const char *const transports[] = {"shm", "tcp", "thread"};
@@ -699,11 +700,11 @@ static void suspend_for_long(const suspension *cases, int n_cases) {
         }
     for (int job = 0; job < n_jobs; job++)
         while (s[job].n_ready < N_SUSPENDED_RANKS) lksi_sleep_ns(1000000);
-    lksi_sleep_ns(MOMENT_NS); /* they sleep by now */
+    lksi_sleep_ns(MOMENT_NS); /* the ranks are asleep by then */
     signal_all(pids, n_jobs, SIGSTOP);
     lksi_sleep_ns((SUSPENDED_TIMEOUT_MS + 500) * INT64_C(1000000));
     signal_all(pids, n_jobs, SIGCONT);
-    lksi_sleep_ns(MOMENT_NS); /* and have looked at the clock */
+    lksi_sleep_ns(MOMENT_NS); /* the ranks have looked at the clock by then */
     for (int job = 0; job < n_jobs; job++) s[job].may_go_on = true;
     lksi_sleep_ns(MOMENT_NS);
     for (int job = 0; job < n_jobs; job++) s[job].may_end = true;
@@ -730,7 +731,7 @@ static void what_a_suspended_job_has_yet_to_wait_for_is_not_late(void **state) {
 
 /* --- memory of others that cannot be read --- */
 
-/* The call in which it shows is staged, and so are those after it. */
+/* The call in which a read fails falls back to staging, and all later calls stage. */
 static int read_at_last(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
@@ -757,7 +758,7 @@ static void memory_that_cannot_be_read_any_more_is_staged(void **state) {
     run_processes(2, read_at_last, NULL);
 }
 
-/* One cannot from the start, and after the first call that would need it all know. */
+/* Rank 1 cannot read from the start. All ranks know it after the first call that would read. */
 static int read_never(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
@@ -790,7 +791,7 @@ static int64_t cpu_ns(void) {
     return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
 }
 
-/* Containers answer EPERM for system calls that are younger than they. */
+/* Containers answer EPERM to system calls that are newer than they are. */
 static int wait_with_coarse_timeouts(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -811,7 +812,8 @@ static void ranks_sleep_where_there_are_no_fine_timeouts(void **state) {
     run_processes(2, wait_with_coarse_timeouts, NULL);
 }
 
-/* Rank 0 alone does what all should (writes a checkpoint, say), while the others are in a call of another group. */
+/* Rank 0 alone makes a call that all ranks should make (to write a checkpoint, say). The others are in a call of
+ * another group. */
 static int wait_in_two_groups(int rank, int size, void *argument) {
     (void)size;
     lks_group *world, *other;
@@ -837,8 +839,7 @@ static void whoever_is_in_another_groups_call_is_said_to_be(void **state) {
     run_processes(3, wait_in_two_groups, "tcp");
 }
 
-/* Rank 1's own thread is in no call, though a worker is. */
-/* Rank 0 waits for rank 1, and it for rank 0, whose deadline is later; rank 2 has left, and owes nobody an answer. */
+/* Rank 0 waits for rank 1, and rank 1 for rank 0, whose deadline is later. Rank 2 has left: nobody waits for it. */
 static int wait_beside_who_has_left(int rank, int size, void *argument) {
     (void)size;
     lks_group *world;
@@ -862,6 +863,7 @@ static void who_has_left_is_not_blamed_for_a_wait_of_others(void **state) {
     run_processes(3, wait_beside_who_has_left, "tcp");
 }
 
+/* Rank 1's own thread is in no call, only its worker is. */
 static int compute_beside_a_work(int rank, int size, void *argument) {
     (void)size;
     lks_group *world, *other;
@@ -890,7 +892,7 @@ static void whoever_computes_is_not_said_to_be_elsewhere(void **state) {
     run_processes(2, compute_beside_a_work, "tcp");
 }
 
-/* As if it had begun a minute ago. */
+/* Makes the wait look as if it had begun a minute ago. */
 static int look_long_after_the_start(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
@@ -918,7 +920,7 @@ static void a_stall_is_reported_only_where_nothing_moves(void **state) {
     run_threads(2, look_long_after_the_start, NULL);
 }
 
-/* A call that was submitted a minute ago, and has stood behind others since then. */
+/* The call was submitted a minute ago and has been queued behind others since then. */
 static int begin_long_after_the_submission(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -929,7 +931,7 @@ static int begin_long_after_the_submission(int rank, int size, void *argument) {
                       .sequence = lksi_count_call(world),
                       .timeout_ms = 300000,
                       .submitted_ns = lksi_running_ns() - INT64_C(60000000000)};
-    if (rank == 1) lksi_sleep_ns(20000000); /* the other one sleeps by then */
+    if (rank == 1) lksi_sleep_ns(20000000); /* the other rank is asleep by then */
     MUST_OK(lksi_execute(world, &call));
     MUST(!world->progress.is_stall_reported);
     lks_group_destroy(world);
@@ -941,7 +943,7 @@ static void a_call_that_has_stood_in_a_queue_is_no_stall(void **state) {
     run_threads(2, begin_long_after_the_submission, NULL);
 }
 
-/* A message that was asked for a minute ago: each test begins to wait anew. */
+/* The receive was started a minute ago. Each test begins a new wait. */
 static int test_long_after_the_start(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -956,7 +958,7 @@ static int test_long_after_the_start(int rank, int size, void *argument) {
         MUST_OK(lks_work_test(work, &is_done));
         MUST(transfer->is_stall_reported && world->user_progress.is_stall_reported);
         MUST_OK(lks_work_test(work, &is_done));
-        MUST(world->user_progress.is_stall_reported); /* before this test, too: it is not told again */
+        MUST(world->user_progress.is_stall_reported); /* since before this test: not reported twice */
         MUST(!is_done);
     }
     MUST_OK(lks_barrier(world, NULL));
@@ -1010,7 +1012,7 @@ static void a_rank_is_lost_though_a_child_of_it_lives(void **state) {
 }
 
 static int one_leaves_and_its_child_stays(int rank, int size, void *argument) {
-    enum { COUNT = 1 << 24 }; /* more than a connection takes in */
+    enum { COUNT = 1 << 24 }; /* more than the buffers of a connection hold */
     const bool is_sent = *(bool *)argument;
     lks_group *world;
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
@@ -1037,7 +1039,7 @@ static void a_rank_has_left_though_a_child_of_it_lives(void **state) {
     for (int i = 0; i < 2; i++) run_processes(2, one_leaves_and_its_child_stays, &(bool){i == 1});
 }
 
-/* Rank 0, which would tell, has left. Rank 2 waits for rank 1 before that dies, or afterwards. */
+/* Rank 0, which would report the death, has left. Rank 2 waits for rank 1 before rank 1 dies, or afterwards. */
 static int one_dies_unwatched_and_leaves_a_child(int rank, int size, void *argument) {
     enum { MOMENT_NS = 300000000 };
     const bool is_late = *(bool *)argument;
@@ -1072,7 +1074,7 @@ static void a_rank_is_lost_to_its_visitor_though_a_child_of_it_lives(void **stat
     }
 }
 
-/* Rank 1 is stopped for as long as a visit may take; then it dies. */
+/* Rank 1 is stopped for as long as a visit may take. Then it continues and dies. */
 static int one_is_visited_twice(int rank, int size, void *argument) {
     lks_group *world;
     float x;
@@ -1109,9 +1111,9 @@ static void a_rank_that_did_not_answer_a_visit_is_visited_again(void **state) {
     munmap(is_stopping, sizeof *is_stopping);
 }
 
-/* Containers: ranks that know themselves, and each other, by numbers that mean other processes elsewhere. */
+/* Ranks in containers: their pids in their own namespaces mean other processes in other namespaces. */
 typedef struct containers {
-    _Atomic bool has_joined, has_helper_ended; /* shared, as is what follows */
+    _Atomic bool has_joined, has_helper_ended; /* shared, like the next field */
     _Atomic pid_t pid_of_2;
 } containers;
 
@@ -1136,8 +1138,8 @@ static int calls_of_a_child_are_refused(lks_group *group, lks_group *part, lks_w
     return 0;
 }
 
-/* It is no rank, and what it cleans up is its own. Its parent has a message and a collective under way, to which the
- * others come when the child has ended. */
+/* The child is no rank, and frees only its own memory. Its parent has a message and a collective in progress, which the
+ * other ranks join after the child has ended. */
 static int one_has_a_child_that_cleans_up(int rank, int size, void *argument) {
     enum { TAG = 2 };
     lks_group *group, *part;
@@ -1175,7 +1177,7 @@ static void a_forked_child_leaves_no_group_of_its_parent(void **state) {
     run_processes(3, one_has_a_child_that_cleans_up, "tcp");
 }
 
-/* Its worker is the parent's, whose call is done or under way. */
+/* The group's worker exists only in the parent. Its call was done at the fork or still in progress. */
 static int calls_for_a_worker_are_refused(lks_group *group, lks_work *under_way) {
     float number = 1;
     lks_work *work;
@@ -1213,7 +1215,7 @@ static void a_forked_child_does_not_wait_for_a_worker_of_its_parent(void **state
     run_processes(1, one_alone_has_a_child, NULL);
 }
 
-/* The group had no worker when the process was forked. */
+/* The group had no worker at the fork, so the child can start one. */
 static int works_with_a_worker_of_its_own(lks_group *group) {
     float number = 1;
     lks_work *work;
@@ -1246,7 +1248,8 @@ static void a_forked_child_has_a_worker_of_its_own_in_a_group_of_one(void **stat
     run_processes(1, one_alone_has_a_child_that_works, NULL);
 }
 
-/* Rank 2 is the first child in its own namespace, rank 1 the first process in its; and the first child there ends. */
+/* Rank 1 is process 1 of its namespace, and its child there is process 2, which ends. Rank 2 is process 2 of another
+ * namespace. */
 static int join_in_a_container(int rank, int size, void *argument) {
     containers *c = argument;
     lks_group *world;
@@ -1272,7 +1275,7 @@ static int join_in_a_container(int rank, int size, void *argument) {
     return 0;
 }
 
-/* In a process of a namespace of its own. */
+/* Ranks other than 0 enter a pid namespace of their own. */
 static int enter_container(int rank, int size, void *argument) {
     int state;
     if (rank == 0) return join_in_a_container(rank, size, argument);
@@ -1302,7 +1305,7 @@ static void a_process_of_another_namespace_is_not_taken_for_a_rank(void **state)
     munmap(c, sizeof *c);
 }
 
-/* Both are process 2 of their namespaces, which outside is another one that lives. */
+/* Both ranks are process 2 of their namespaces. In the outer namespace, pid 2 is another process, which lives. */
 static int die_in_a_container(int rank, int size, void *argument) {
     lks_group *world;
     (void)size, (void)argument;
@@ -1366,7 +1369,7 @@ static int one_leaves_early(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Over tcp it has never had a connection to rank 2, whose end would tell. */
+/* Over tcp rank 1 never had a connection to rank 2, so rank 2 sees no connection end. */
 static int one_leaves_at_once(int rank, int size, void *argument) {
     bool is_collective = *(bool *)argument;
     lks_group *world;
@@ -1396,13 +1399,13 @@ static void a_rank_that_left_is_not_waited_for(void **state) {
     run_processes(3, one_leaves_early, NULL);
 }
 
-/* Rank 2 dies, and rank 1, which waits for it in a group of the two, gives up; rank 0 waits for rank 1. */
+/* Rank 2 dies. Rank 1 waits for it in a group of these two and gives up. Rank 0 waits for rank 1. */
 typedef struct giving_up {
     const char *transport;
-    bool is_in_world; /* where rank 2 is known; else in a group of ranks 0 and 1 */
-    bool is_reversed; /* rank 1 is the first of that */
-    bool exits;       /* rank 1 leaves no group */
-    atomic_int n_out; /* ranks that are out of the last call which rank 2 takes part in */
+    bool is_in_world; /* rank 0 waits in the world, which contains rank 2; otherwise in a group of ranks 0 and 1 */
+    bool is_reversed; /* rank 1 is rank 0 of that group */
+    bool exits;       /* rank 1 exits without leaving its groups */
+    atomic_int n_out; /* ranks that have finished the last call in which rank 2 takes part */
 } giving_up;
 
 static void end_thread(int exit_code) {
@@ -1516,7 +1519,7 @@ static int wait_for_lost_thread(int exit_code, bool has_joined) {
     return other.result;
 }
 
-/* Ranks 0 and 1 on one host, 2 on another. What rank 1 found out has reached rank 0 through memory alone. */
+/* Ranks 0 and 1 are on one host, rank 2 on another. Rank 1's error reaches rank 0 through shared memory only. */
 static int hears_why_before_rank_0_leaves(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -1530,13 +1533,13 @@ static int hears_why_before_rank_0_leaves(int rank, int size, void *argument) {
         MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
         MUST_SAY("rank 7 was lost");
     } else {
-        lksi_sleep_ns(500000000); /* it would tell, too */
+        lksi_sleep_ns(500000000); /* if rank 1 left now, it would inform rank 2, too */
     }
     lks_group_destroy(world);
     return 0;
 }
 
-/* Two ranks on each of two hosts, in steps of two_level: whoever is lost is lost to a group of two, too. */
+/* Two ranks on each of two hosts, in calls of two_level. A lost rank is lost to a group of two ranks, too. */
 static int loop_over_two_hosts(int rank, int size, void *argument) {
     (void)size;
     const fate *f = argument;
@@ -1562,7 +1565,8 @@ static void a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts(void **
     for (int doomed = 0; doomed < 4; doomed++) run_fate(&(fate){.doomed = doomed}, 4, loop_over_two_hosts);
 }
 
-/* Who waits inside its host, for the rank that waits for the other host, says the same as that one. */
+/* Rank 2 waits inside its host for rank 3, rank 0 for the other host, and rank 1 inside its host for rank 0. All name
+ * rank 3. */
 static int wait_over_two_hosts(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -1645,7 +1649,7 @@ static void who_waits_for_each_other_is_said_to(void **state) {
     }
 }
 
-/* Ranks 2 and 3 of one host wait for each other; of the other host nothing is known. */
+/* Ranks 2 and 3 of one host wait for each other. Of the ranks of the other host nothing is known. */
 static int look_at_a_circle_of_one_host(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -1672,7 +1676,7 @@ static void who_is_not_asked_is_not_blamed(void **state) {
     run_processes(4, look_at_a_circle_of_one_host, NULL);
 }
 
-/* A count beyond the caller's own buffer is no loss of another rank. */
+/* If a count exceeds the caller's own buffer, the error must not blame another rank. */
 static int send_what_is_not_mapped(int rank, int size, void *argument) {
     (void)size;
     const bool is_sender_wrong = *(bool *)argument;
@@ -1713,7 +1717,7 @@ static void a_thread_that_ends_early_is_lost(void **state) {
 
 /* --- memory --- */
 
-/* Of any socket of this process. */
+/* Whether a socket of this process has unread data. */
 static bool is_something_unread(void) {
     int n_unread = 0;
     for (int descriptor = 0; descriptor < 64 && n_unread == 0; descriptor++) {
@@ -1733,17 +1737,17 @@ static int out_of_memory_everywhere(int rank, int size, void *argument) {
     if (rank == 1) lksi_alloc_fail_after(1);
     MUST(lks_symmetric_alloc(world, 1000, &data) == LKS_ERR_MEMORY && data == NULL);
     MUST_SAY("rank 1 cannot allocate its 1000 bytes");
-    MUST(!is_something_unread()); /* which would keep the memory of a segment */
+    MUST(!is_something_unread()); /* an unread message would keep the memory of a segment alive */
     MUST(lks_symmetric_alloc(world, (size_t)1 << 46, &data) == LKS_ERR_MEMORY && data == NULL);
     lks_group_report(world, report, sizeof report);
     MUST(rank != 0 || strstr(report, "): completed call 2 (symmetric_alloc)\n") != NULL);
-    MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_F32, LKS_SUM, NULL)); /* the group lives on */
+    MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_F32, LKS_SUM, NULL)); /* the group remains usable */
     MUST_OK(lks_symmetric_alloc(world, 1000, &data));
     lks_group_destroy(world);
     return 0;
 }
 
-/* Where there is no number for it, a rank could not be told to have died. */
+/* Without a descriptor to watch another rank, a rank would not notice its death. */
 static int cannot_watch_another(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world = NULL;
@@ -1771,7 +1775,7 @@ static void memory_that_one_rank_lacks_is_an_error_on_all(void **state) {
     run_processes(3, out_of_memory_everywhere, NULL);
 }
 
-/* Whether the page at `address` would be in a core dump. */
+/* Whether a core dump would contain the page at `address`. */
 static int find_dumped(const void *address, bool *is_dumped) {
     char line[1024];
     unsigned long long begin, end;
@@ -1815,7 +1819,7 @@ static void a_core_dump_has_a_ranks_own_copy_alone(void **state) {
     run_processes(2, look_at_dumps, NULL);
 }
 
-/* Rank 0 leaves in peace; then rank 1 dies, to whom rank 2 has no connection. */
+/* Rank 0 leaves in order. Then rank 1 dies, to which rank 2 has no connection. */
 static int leader_leaves(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -1843,8 +1847,8 @@ static void a_death_is_noticed_after_the_first_rank_has_left(void **state) {
     await_processes(pids, 3, 1);
 }
 
-/* What rank 2 finds when rank 0, who would tell it, has left, and with it rank 1: killed a second later (0), in order a
- * moment later (1), at once (2). */
+/* The error of rank 2 when rank 0, which would inform it, has left. Rank 1 is killed a moment later (0), leaves in
+ * order a moment later (1), or leaves at once (2). */
 static int leader_leaves_over_tcp(int rank, int size, void *argument) {
     static const char *const found[] = {" was lost: its connection to rank 2", " has left the group and is waited for",
                                         " has left"};
@@ -1877,7 +1881,7 @@ static void an_end_is_noticed_over_tcp_after_the_first_rank_has_left(void **stat
     }
 }
 
-/* Rank 0 has done its part of the call, and left. Rank 2, who waits for rank 1, has its message all the same. */
+/* Rank 0 has done its part, and may have left. Rank 2, which waits for rank 1, still has rank 0's message. */
 static int roots_differ_over_tcp(int rank, int size, void *argument) {
     (void)size;
     bool is_leaving = *(bool *)argument;
@@ -1901,8 +1905,8 @@ static void roots_that_differ_are_shown_whatever_the_others_do_next(void **state
     run_processes(3, roots_differ_over_tcp, &(bool){false});
 }
 
-/* Rank 1 hears of every failure of rank 0 or waits for its next attempt: no attempt ends by its deadline, which is so
- * far away that a machine with much else to do keeps it. */
+/* Rank 1 gets an error at each failure of rank 0, or waits for its next attempt. No attempt ends at its deadline, which
+ * is long enough for a busy machine. */
 static int init_survives_every_failed_allocation(int rank, int size, void *argument) {
     (void)size;
     lks_group *world;
@@ -1914,7 +1918,7 @@ static int init_survives_every_failed_allocation(int rank, int size, void *argum
         if (status == LKS_OK) lks_group_destroy(world);
         MUST(status == LKS_OK || status == LKS_ERR_MEMORY || (rank != 0 && status == LKS_ERR_PEER));
         MUST(lks_memory_nbytes() == held_nbytes);
-        MUST(fcntl(STDIN_FILENO, F_GETFD) >= 0); /* number 0 is not ours to close */
+        MUST(fcntl(STDIN_FILENO, F_GETFD) >= 0); /* descriptor 0 is not the library's to close */
         if (status == LKS_OK) return countdown > 4 || rank != 0 ? 0 : __LINE__;
     }
 }

@@ -1,6 +1,6 @@
-/* comm/: groups that span hosts, as far as threads can play them: the algorithms over messages and at two levels, the
- * choice of `auto`, and its tuning. Every rank is also in a world of its "host", and the first of each in one of the
- * firsts; the group is then told where its ranks are. */
+/* comm/: groups that span hosts, simulated with threads: the algorithms over messages and at two levels, the choice of
+ * `auto`, and its tuning. Every rank is also in a world of its "host", and the first rank of each host in a world of
+ * these first ranks. The group is then told on which hosts its ranks are. */
 #include "test.h"
 
 #include "comm/tune.h"
@@ -43,7 +43,7 @@ static int damaged(lks_group *group, const cluster *c) {
     return 0;
 }
 
-/* The thread ends in the world of all. */
+/* The thread enters the world of all ranks last, so this is the world that it is in when it ends. */
 static int rank_of_cluster(int rank, int size, void *argument) {
     cluster *c = argument;
     const lksi_remote tcp = {.name = "tcp"};
@@ -120,7 +120,7 @@ static int check_case(lks_group *group, const cluster *c, const conformance_area
     if (is_auto || is_two_level) MUST(expects_two_level == (strcmp(last, "two_level") == 0));
     if (is_auto &&
         conformance_is_loose(&(conformance_case){.operation = k->operation, .algorithm = "ring", .type = k->type}))
-        MUST(strcmp(last, "ring") != 0); /* never where the order matters */
+        MUST(strcmp(last, "ring") != 0); /* "ring" is never chosen if the order of additions matters */
     return 0;
 }
 
@@ -163,7 +163,7 @@ static void every_algorithm_agrees_across_hosts(void **state) {
     static const cluster clusters[] = {
         {.size = 8, .n_hosts = 2, .host_of = {0, 0, 0, 0, 1, 1, 1, 1}},
         {.size = 6, .n_hosts = 3, .host_of = {0, 0, 1, 1, 2, 2}},
-        {.size = 6, .n_hosts = 2, .host_of = {0, 0, 0, 1, 1, 1}}, /* equal, and no power of two */
+        {.size = 6, .n_hosts = 2, .host_of = {0, 0, 0, 1, 1, 1}}, /* equal hosts, not a power of two */
         {.size = 5, .n_hosts = 2, .host_of = {0, 0, 0, 0, 1}},
         {.size = 4, .n_hosts = 2, .host_of = {0, 1, 0, 1}},
         {.size = 3, .n_hosts = 3, .host_of = {0, 1, 2}},

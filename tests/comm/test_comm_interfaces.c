@@ -1,4 +1,4 @@
-/* comm/: at which of its addresses rank 0 is to be found, where MPI says who the ranks are. */
+/* comm/: which of its addresses rank 0 can be reached at, if MPI says who the ranks are. */
 #include "test.h"
 
 #include "comm/transport/mpi/interfaces.h"
@@ -11,7 +11,7 @@ static void ranks_of_one_network_namespace_meet_on_loopback(void **state) {
     assert_string_equal(lksi_interfaces_choose(&listed, UINT64_MAX), "127.0.0.1");
 }
 
-/* As the bridges of containers have one address on all machines. */
+/* An own address cannot identify another machine: the bridges of containers have the same address on all machines. */
 static void an_address_that_is_ones_own_is_another_machine_s(void **state) {
     (void)state;
     lksi_interfaces listed;
@@ -19,7 +19,7 @@ static void an_address_that_is_ones_own_is_another_machine_s(void **state) {
     assert_true(listed.n >= 0 && listed.n <= LKSI_MAX_INTERFACES);
     assert_int_equal(lksi_interfaces_reach(&listed), 0);
     listed = (lksi_interfaces){.n = 2, .addresses = {"127.0.0.1", "127.0.0.2"}};
-    assert_int_equal(lksi_interfaces_reach(&listed) & 3, 2); /* the second: a neighbour */
+    assert_int_equal(lksi_interfaces_reach(&listed) & 3, 2); /* only the second address is not this machine's own */
 }
 
 static void a_common_network_goes_before_a_route(void **state) {
@@ -30,7 +30,7 @@ static void a_common_network_goes_before_a_route(void **state) {
     assert_string_equal(lksi_interfaces_choose(&three, routed << 1 | routed << 2), "10.0.1.1");
     assert_string_equal(lksi_interfaces_choose(&three, UINT64_MAX), "10.0.0.1");
     assert_null(lksi_interfaces_choose(&three, 0));
-    assert_null(lksi_interfaces_choose(&three, on_link << 3)); /* one that was not offered */
+    assert_null(lksi_interfaces_choose(&three, on_link << 3)); /* the index is out of range */
 }
 
 static void nothing_is_no_address(void **state) {

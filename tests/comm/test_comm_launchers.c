@@ -1,4 +1,4 @@
-/* comm/: who a rank is under each launcher, by the variables that they set, and where its ranks meet. */
+/* comm/: a rank's identity under each launcher, by the environment variables that it sets, and where the ranks meet. */
 #include "test.h"
 
 #include "comm/bootstrap/environment.h"
@@ -10,7 +10,8 @@
 
 /* --- the environment --- */
 
-/* "RANK=1 WORLD_SIZE=3": these and no others that a launcher sets. Underscores stand as they are. */
+/* Sets the variables in a text like "RANK=1 WORLD_SIZE=3", after it has unset all variables that launchers set.
+ * Underscores stay. */
 static void set_only(const char *assignments) {
     static const char *const prefixes[] = {"RANK=", "WORLD_SIZE=", "LOCAL_",    "MASTER_", "OMPI_",
                                            "PMI_",  "PMIX_",       "MPI_LOCAL", "SLURM",   "LOCKSTEP_"};
@@ -40,7 +41,7 @@ static void set_only(const char *assignments) {
     "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2 "         \
     "PMIX_RANK=2 PMIX_NAMESPACE=1086521345 "
 #define HYDRA "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 "
-/* As Slurm 22.05 sets them in `srun -N 3 -n 7` on n[1-3], in the last task of n2. */
+/* As Slurm 22.05 sets them with `srun -N 3 -n 7` on n[1-3], in the last task of n2. */
 #define SLURM_TASK                                                                                                     \
     "SLURM_JOB_ID=12 SLURM_STEP_ID=3 SLURM_PROCID=5 SLURM_NTASKS=7 SLURM_STEP_NUM_TASKS=7 SLURM_LOCALID=2 "            \
     "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=3(x2),1 SLURM_STEP_NODELIST=n[1-3] SLURMD_NODENAME=n2 "
@@ -55,7 +56,7 @@ typedef struct expected {
     const char *variables;
     lksi_launcher launcher;
     int rank, size, local_rank, local_size;
-    const char *address; /* NULL: a world of one */
+    const char *address; /* NULL: a world of one rank */
     int port;
 } expected;
 
@@ -71,7 +72,7 @@ static void ranks_are_who_their_launcher_says(void **state) {
         {"PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=0 PMI_LOCAL_SIZE=1 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 0, 1, "10.0.0.1",
          1234},
         {"PMI_RANK=0 PMI_SIZE=1 ", LKSI_LAUNCHER_PMI, 0, 1, 0, 1, NULL, 0},
-        /* As Open MPI 4.1 sets them in MPI_Init of a program that no mpirun has started. */
+        /* As Open MPI 4.1 sets them in MPI_Init of a program that was started without mpirun. */
         {"OMPI_MCA_ess=singleton OMPI_MCA_orte_ess_num_procs=1 PMIX_NAMESPACE=828506113 PMIX_RANK=0",
          LKSI_LAUNCHER_OPENMPI, 0, 1, 0, 1, NULL, 0},
         {SLURM_TASK, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 20000 + 12 * 101 + 3},
@@ -103,7 +104,7 @@ static void ranks_are_who_their_launcher_says(void **state) {
     set_only("");
 }
 
-/* mpirun inside a step, a launcher of ours inside mpirun, srun --mpi=..., half a source beside a whole one. */
+/* mpirun inside a step, our launcher inside mpirun, srun --mpi=..., a complete source beside an incomplete one. */
 static void the_first_whole_source_decides(void **state) {
     (void)state;
     static const struct {
@@ -115,7 +116,7 @@ static void the_first_whole_source_decides(void **state) {
         {HYDRA MASTER SLURM_TASK, LKSI_LAUNCHER_PMI},
         {SLURM_TASK "PMI_RANK=5 PMI_SIZE=7 PMI_JOBID=12.3 PMI_FD=9", LKSI_LAUNCHER_SLURM},
         {SLURM_TASK "PMIX_RANK=5 PMIX_NAMESPACE=slurm.pmix.12.3", LKSI_LAUNCHER_SLURM},
-        {SLURM_TASK "WORLD_SIZE=7", LKSI_LAUNCHER_SLURM}, /* as scripts for PyTorch export it */
+        {SLURM_TASK "WORLD_SIZE=7", LKSI_LAUNCHER_SLURM}, /* scripts for PyTorch export it */
         {SLURM_TASK "OMPI_COMM_WORLD_SIZE=4", LKSI_LAUNCHER_SLURM},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -161,7 +162,7 @@ static void what_is_missing_or_wrong_is_named(void **state) {
     set_only("");
 }
 
-/* What lksi_environment_read writes to stderr. */
+/* Captures what lksi_environment_read writes to stderr. */
 static void read_with_log(const char *variables, char *log, size_t log_nbytes) {
     lksi_environment found;
     FILE *file = tmpfile();
@@ -192,7 +193,7 @@ static void a_world_of_one_among_processes_of_mpi_is_warned_of(void **state) {
     assert_string_equal(log, "");
 }
 
-/* Under mpirun a variable that was exported reaches the ranks of mpirun's host alone, what MPI says all. */
+/* mpirun passes an exported variable only to the ranks on its own host, but what MPI distributes reaches all ranks. */
 static void the_jobs_key_comes_from_mpi_first(void **state) {
     (void)state;
     lksi_environment asked = {.job_key = "from MPI"}, told = {.rank = 0};
@@ -243,7 +244,7 @@ static void malformed_host_lists_are_refused(void **state) {
     assert_true(lksi_hostlist_first("abcdefg", first, 8)); /* fits with its NUL */
     assert_false(lksi_hostlist_first("abcdefgh", first, 8));
     assert_false(lksi_hostlist_first("abcde[100]", first, 8));
-    assert_true(lksi_hostlist_first("a,bcdefghijkl", first, 8)); /* only the first is kept */
+    assert_true(lksi_hostlist_first("a,bcdefghijkl", first, 8)); /* only the first host has to fit */
 }
 
 static void counts_per_node_are_read(void **state) {

@@ -1,4 +1,4 @@
-/* comm/: send and recv, their matching, and the refusal of wrong arguments. */
+/* comm/: sends and receives, how they match, and which arguments are refused. */
 #include "test.h"
 
 #include "comm/transport/segment/message.h"
@@ -8,7 +8,7 @@
 
 #include <sys/mman.h>
 
-/* Ranks that have all met, in good time, and of which this one has a deadline of its own from then on. */
+/* Joins the world with a long deadline and waits for all ranks. From then on this rank's deadline is `timeout_ms`. */
 static lks_status init_for(lks_group **world, const char *transport, int64_t timeout_ms) {
     LKS_TRY(lks_init(world, &(lks_init_options){.transport = transport, .timeout_ms = 20000}));
     LKS_TRY(lks_barrier(*world, NULL));
@@ -20,7 +20,7 @@ static void await_abort(const lks_group *world) {
     while (!lksi_control_is_aborted(world->control)) lksi_sleep_ns(1000000);
 }
 
-/* Longer than any ring, and than several: flows through in pieces. */
+/* Longer than several rings: the message streams through in pieces. */
 enum { LONG_COUNT = 300007 };
 
 static int messages_arrive(int rank, int size, void *argument) {
@@ -33,7 +33,7 @@ static int messages_arrive(int rank, int size, void *argument) {
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
         size_t count = counts[c];
         lks_received received = {0};
-        for (int turn = 0; turn < 2; turn++) { /* evens send first */
+        for (int turn = 0; turn < 2; turn++) { /* even ranks send first */
             if ((rank + turn) % 2 == 0 && (size % 2 == 0 || rank != size - 1 || turn == 0)) {
                 for (size_t i = 0; i < count; i++) data[i] = rank * 1000003 + (int32_t)i;
                 MUST_OK(lks_send(world, data, count, LKS_I32, to, (int)c));
@@ -50,13 +50,13 @@ static int messages_arrive(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Large ones then go through the ring. */
+/* A rank cannot read the memory of the others, so large messages go through the ring. */
 static int messages_arrive_unread(int rank, int size, void *argument) {
     if (rank == size - 1) MUST(refuse_reading() == 0);
     return messages_arrive(rank, size, argument);
 }
 
-/* What the sender has in its place once it gave up is not the message. */
+/* The sender gives up and overwrites its buffer. The receiver must not take the new content for the message. */
 static int sender_gives_up(int rank, int size, void *argument) {
     (void)size, (void)argument;
     enum { NBYTES = 1 << 20 };
@@ -93,8 +93,8 @@ static void messages_of_any_length_arrive(void **state) {
     run_processes(4, messages_arrive_unread, NULL);
 }
 
-/* So often that both ways are tried; then each is said to be the better one. Two more messages are under way meanwhile,
- * and a buffer is written again as soon as its send is done. */
+/* There are enough rounds to try both ways. After that each way is declared the better one in turn. Two more messages
+ * are in progress meanwhile, and a buffer is rewritten as soon as its send is done. */
 static int large_messages_go_either_way(int rank, int size, void *argument) {
     (void)argument;
     enum { N_ROUNDS = 60, N_TRIED = 40, N_AT_ONCE = 3, MOST = 90001 };
@@ -144,7 +144,8 @@ static void large_messages_are_read_or_streamed(void **state) {
     run_processes(2, large_messages_go_either_way, NULL);
 }
 
-/* A message that its receiver has asked for needs no more calls of its sender, nor of the receiver on that group. */
+/* After its receiver has asked for it, a message needs no further calls of its sender, or of the receiver on that
+ * group. */
 static int others_go_on_meanwhile(int rank, int size, void *argument) {
     (void)size, (void)argument;
     enum { N_ROUNDS = 60, COUNT = 16384 };
@@ -195,7 +196,7 @@ static int tags_out_of_order(int rank, int size, void *argument) {
         float sum = 1;
         MUST_OK(
             lks_all_reduce(world, &sum, &sum, 1, LKS_F32, LKS_SUM, &(lks_collective_options){.algorithm = "naive"}));
-        MUST(sum == 2); /* collectives go past messages that wait */
+        MUST(sum == 2); /* collectives overtake waiting messages */
     }
     lks_group_destroy(world);
     return 0;
@@ -207,7 +208,7 @@ static void tags_are_matched_out_of_order(void **state) {
     run_processes(2, tags_out_of_order, NULL);
 }
 
-/* More than a quarter of the credit, the last first, when the sender has left. */
+/* The messages take more than a quarter of the credit. They are received in reverse order after the sender has left. */
 static int outlives_its_sender(int rank, int size, void *argument) {
     (void)argument;
     enum { N_TAGS = 40, NBYTES = 10000 };
@@ -249,7 +250,7 @@ static int unreceived(int rank, int size, void *argument) {
     MUST(memcmp(heard, "abc", 3) == 0);
     MUST_OK(lks_recv(world, heard, 3, LKS_U8, 1 - rank, 9, NULL));
     MUST(memcmp(heard, "ghi", 3) == 0);
-    lks_group_destroy(world); /* with one message kept and never received */
+    lks_group_destroy(world); /* message 8 was kept, but never received */
     return 0;
 }
 
@@ -259,7 +260,7 @@ static void messages_never_received_are_given_back(void **state) {
     run_processes(2, unreceived, NULL);
 }
 
-/* By its number, or in a group of one from whoever sends: at once, and not at the deadline. */
+/* The source is this rank, or LKS_ANY_SOURCE in a group of one. The error comes at once, not at the deadline. */
 static int waits_for_itself(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
@@ -267,7 +268,7 @@ static int waits_for_itself(int rank, int size, void *argument) {
     int64_t began_ns = lksi_now_ns();
     MUST_OK(lks_init(&world, NULL));
     lks_status status = lks_recv(world, heard, 3, LKS_U8, size == 1 ? LKS_ANY_SOURCE : rank, 7, NULL);
-    MUST(status == LKS_ERR_STATE || (size > 1 && status == LKS_ERR_PEER)); /* the other was first */
+    MUST(status == LKS_ERR_STATE || (size > 1 && status == LKS_ERR_PEER)); /* PEER: the other rank failed first */
     snprintf(expected, sizeof expected, "recv, tag 7: rank %d waits for itself", rank);
     MUST(strstr(lks_error_text(), expected) != NULL || status == LKS_ERR_PEER);
     MUST((strstr(lks_error_text(), "started by a launcher?") != NULL) == (size == 1));
@@ -308,7 +309,7 @@ static void a_receive_of_another_type_or_less_room_is_a_mismatch(void **state) {
     }
 }
 
-/* `argument`: the transport, where another message is sent. */
+/* `argument`: a transport, over which another message is sent, or NULL. */
 static int never_sent(int rank, int size, void *argument) {
     (void)size;
     lks_group *world;
@@ -339,8 +340,8 @@ static void a_message_that_is_never_sent_ends_at_the_deadline(void **state) {
     run_processes(2, never_sent, "tcp");
 }
 
-/* Rank 2 sends on until rank 0 has given up rank 1's message. What nobody receives is announced in the end, and such a
- * send does not end: so none is waited for. */
+/* Rank 2 sends until rank 0 has given up waiting for rank 1. When the buffer is full, further messages are only
+ * announced, and their sends do not finish. So rank 2 uses isend and waits for none. */
 static int others_send_for_ever(int rank, int size, void *argument) {
     (void)size;
     enum { SAFETY_MS = 4000, PAUSE_NS = 50000, MOST_SENDS = SAFETY_MS * (1000000 / PAUSE_NS) };
@@ -351,7 +352,7 @@ static int others_send_for_ever(int rank, int size, void *argument) {
     if (rank == 0) {
         MUST(lks_recv(world, &x, 1, LKS_I32, 1, 9, NULL) == LKS_ERR_TIMEOUT);
         MUST_SAY("rank 0 waited 300 ms for rank 1");
-        MUST(!*has_ended); /* rank 2 did not end first */
+        MUST(!*has_ended); /* rank 2 has not stopped before */
         *has_ended = true;
     }
     lks_work **works = lksi_alloc_array(MOST_SENDS, sizeof *works);
@@ -379,7 +380,7 @@ static void a_deadline_counts_beside_the_messages_of_others(void **state) {
 
 /* --- any length, any order --- */
 
-enum { ORDINARY, SYMMETRIC, SYMMETRIC_ON_0 }; /* the last: rank 1 has given its copy back */
+enum { ORDINARY, SYMMETRIC, SYMMETRIC_ON_0 }; /* SYMMETRIC_ON_0: rank 1 has freed its copy */
 
 static int lengths_arrive(int rank, int size, void *argument) {
     (void)size;
@@ -421,7 +422,7 @@ static void every_length_around_the_eager_limit_arrives(void **state) {
     }
 }
 
-/* A large message that nobody wants yet stays where it is. */
+/* A large message stays at its sender until a receive asks for it. */
 static int large_waits_at_its_sender(int rank, int size, void *argument) {
     (void)size;
     enum { LARGE = 20 << 20 };
@@ -439,7 +440,7 @@ static int large_waits_at_its_sender(int rank, int size, void *argument) {
         int64_t before = lks_memory_nbytes();
         MUST_OK(lks_recv(world, &small, 1, LKS_I32, 0, 2, NULL));
         MUST(small == 42);
-        if (*(bool *)argument) MUST(lks_memory_nbytes() - before < 100000); /* counted per process */
+        if (*(bool *)argument) MUST(lks_memory_nbytes() - before < 100000); /* the counter is per process */
         MUST_OK(lks_recv(world, large, LARGE, LKS_U8, 0, 1, NULL));
         MUST(large[0] == 7 && large[LARGE - 1] == 7);
     }
@@ -461,7 +462,7 @@ static int any_source(int rank, int size, void *argument) {
     int32_t data[MOST];
     int n_of[MAX_TEST_RANKS] = {0};
     MUST_OK(lks_init(&world, NULL));
-    for (int i = 0; i < N && rank > 0; i++) { /* eager and announced ones in turn */
+    for (int i = 0; i < N && rank > 0; i++) { /* eager and announced messages alternate */
         size_t count = i % 3 == 0 ? MOST : 1;
         data[0] = i, data[count - 1] = i;
         MUST_OK(lks_send(world, data, count, LKS_I32, 0, 6));
@@ -479,7 +480,7 @@ static int any_source(int rank, int size, void *argument) {
         return 0;
     }
     if (rank > 1) lksi_sleep_ns(50000000);
-    if (rank == 0) { /* as long as one may still send, those who left do not matter */
+    if (rank == 0) { /* while another rank may still send, the ranks that left do not matter */
         lksi_sleep_ns(20000000);
         MUST_OK(lks_recv(world, data, 1, LKS_I32, LKS_ANY_SOURCE, 7, NULL));
         MUST(data[0] == 2);
@@ -491,8 +492,8 @@ static int any_source(int rank, int size, void *argument) {
     return 0;
 }
 
-/* The senders have left before anybody took their messages, more than a quarter of the credit, and rank 0, who would
- * tell of it, before them. */
+/* Rank 2 has left before rank 1 receives its messages, which take more than a quarter of the credit. Rank 0, which
+ * would report that, has left before rank 2. */
 static int any_source_after_all_have_left(int rank, int size, void *transport) {
     enum { N = 20, NBYTES = 16384, PAUSE_NS = 200 * 1000 * 1000 };
     unsigned char data[NBYTES] = {0};
@@ -550,9 +551,9 @@ static int to_oneself(int rank, int size, void *argument) {
     MUST_OK(lks_init(&world, NULL));
     unsigned char *out = lksi_alloc(LARGE), *in = lksi_alloc(LARGE);
     memset(out, 5, LARGE);
-    MUST_OK(lks_send(world, out, LARGE, LKS_U8, rank, 1)); /* kept */
+    MUST_OK(lks_send(world, out, LARGE, LKS_U8, rank, 1)); /* copied */
     memset(out, 6, LARGE);
-    MUST_OK(lks_isend(world, out, LARGE, LKS_U8, rank, 1, &send)); /* stays where it is */
+    MUST_OK(lks_isend(world, out, LARGE, LKS_U8, rank, 1, &send)); /* not copied */
     MUST_OK(lks_recv(world, in, LARGE, LKS_U8, rank, 1, NULL));
     MUST(in[0] == 5 && in[LARGE - 1] == 5);
     MUST_OK(lks_recv(world, in, LARGE, LKS_U8, LKS_ANY_SOURCE, 1, &received));
@@ -616,7 +617,7 @@ static void messages_move_on_inside_a_barrier(void **state) {
     run_processes(2, moves_on_in_a_barrier, "direct");
 }
 
-/* A circle of receives, each of which can only be answered by someone who waits in another. */
+/* A circle of receives: each can be answered only by a rank that waits in another receive. */
 static int answers_for_others(int rank, int size, void *argument) {
     (void)argument;
     enum { LARGE = 100000 };
@@ -626,7 +627,7 @@ static int answers_for_others(int rank, int size, void *argument) {
     MUST_OK(lks_init(&world, NULL));
     unsigned char *out = lksi_alloc(LARGE), *in = lksi_alloc(LARGE);
     for (int to = 0; to < size; to++) MUST_OK(lks_isend(world, out, LARGE, LKS_U8, to, 1, &works[to]));
-    for (int turn = 0; turn < size; turn++) { /* one after the other takes all its messages, the rest wait for it */
+    for (int turn = 0; turn < size; turn++) { /* one rank at a time receives, and the others wait for it */
         if (turn == rank)
             for (int from = size - 1; from >= 0; from--) MUST_OK(lks_recv(world, in, LARGE, LKS_U8, from, 1, NULL));
         for (int to = 0; to < size && turn == rank; to++)
@@ -662,7 +663,7 @@ static int unheard_sender_is_bounded(int rank, int size, void *argument) {
         int64_t before = lks_memory_nbytes();
         MUST_OK(lks_irecv(world, data, 1, LKS_U8, 0, 2, NULL, &last));
         MUST_OK(lks_barrier(world, NULL));
-        MUST_OK(lks_work_wait(last)); /* by now it has seen all of the others */
+        MUST_OK(lks_work_wait(last)); /* it arrives after all the others */
         int64_t kept = lks_memory_nbytes() - before;
         MUST(kept > 500000 && kept < 1300000);
         for (int i = 0; i < N; i++) MUST_OK(lks_recv(world, data, NBYTES, LKS_U8, 0, 1, NULL));
@@ -694,7 +695,8 @@ static int blocked_sender(int rank, int size, void *argument) {
     return 0;
 }
 
-/* What a quarter of the ring less a line holds is not given back yet. */
+/* After N_BEFORE messages, a quarter of the ring less a line is not returned to the sender yet. N messages must fit all
+ * the same. */
 static int sender_of_many_small_ones(int rank, int size, void *argument) {
     (void)size, (void)argument;
     enum { N_BEFORE = 255, N = 760, NBYTES = 32 };
@@ -716,7 +718,8 @@ static void there_is_room_for_what_nobody_has_taken(void **state) {
     run_threads(5, sender_of_many_small_ones, NULL);
 }
 
-/* A message is given up, and its buffer its user's again. Whoever reads it must be able to see that. */
+/* When the sender gives up a message, the buffer belongs to its caller again. A rank that reads the buffer must be able
+ * to see before then that the sender has left. */
 typedef struct given_up {
     const lksi_transfer *transfer;
     const _Atomic uint64_t *presence;
@@ -733,7 +736,7 @@ static int leaves_with_a_message_under_way(int rank, int size, void *argument) {
     (void)size, (void)argument;
     enum { NBYTES = 1 << 20, ALLOCATED_NBYTES = 8 << 20 };
     static unsigned char data[NBYTES];
-    void *memory; /* which takes rank 0 a moment to give back, between the two */
+    void *memory; /* widens the window: rank 0 needs a moment to free it */
     lks_group *world, *other;
     lks_work *work = NULL;
     lksi_thread *thread = NULL;
@@ -753,7 +756,7 @@ static int leaves_with_a_message_under_way(int rank, int size, void *argument) {
     if (rank == 0) lks_group_destroy(other);
     lksi_thread_join(thread);
     MUST(rank != 0 || (g.seen == LKSI_LEFT && lks_work_wait(work) == LKS_ERR_STATE));
-    MUST_OK(lks_barrier(world, NULL)); /* until then the segment is there to be looked at */
+    MUST_OK(lks_barrier(world, NULL)); /* keeps the segment alive for the look */
     if (rank != 0) lks_group_destroy(other);
     lks_group_destroy(world);
     return 0;
@@ -771,7 +774,7 @@ static void a_sender_nobody_listens_to_waits(void **state) {
     run_processes(2, blocked_sender, NULL);
 }
 
-/* As with a receive that comes second; here it is there first, and the message is large. */
+/* The receive is posted before the message arrives, and the message is large. */
 static int posted_for_something_else(int rank, int size, void *argument) {
     (void)size;
     bool is_longer = *(bool *)argument;
@@ -791,7 +794,7 @@ static int posted_for_something_else(int rank, int size, void *argument) {
     }
     MUST(status == LKS_ERR_MISMATCH);
     MUST_SAY("rank 0 sent 10000 f32 with tag 3, rank 1 receives up to 9999");
-    MUST(lks_recv(world, data, 0, LKS_U8, 1, 1, NULL) == LKS_ERR_MISMATCH); /* the first error, again */
+    MUST(lks_recv(world, data, 0, LKS_U8, 1, 1, NULL) == LKS_ERR_MISMATCH); /* the first error again */
     lksi_free(data);
     lks_group_destroy(world);
     return 0;
@@ -805,7 +808,7 @@ static void a_posted_receive_of_another_type_or_less_room_is_a_mismatch(void **s
     }
 }
 
-/* Ranks 1 and 2 over tcp, on this host: 1 waits for 2, which waits for 0 in another group. */
+/* Ranks 1 and 2 are connected over tcp. Rank 1 waits for rank 2, which waits for rank 0 in another group. */
 static int report_over_tcp(int rank, int size, void *argument) {
     (void)argument;
     char report[1024];
@@ -832,7 +835,7 @@ static int report_over_tcp(int rank, int size, void *argument) {
         MUST_OK(lks_send(world, &x, 1, LKS_I32, 1, 1));
     }
     MUST_OK(lks_barrier(world, NULL));
-    /* The others may still be in the barrier that rank 0 has left. */
+    /* The other ranks may still be in the barrier that rank 0 has left. */
     if (rank > 0) MUST_OK(lks_send(other, &x, 1, LKS_I32, 0, 2));
     for (int from = 1; from < size && rank == 0; from++) MUST_OK(lks_recv(other, &x, 1, LKS_I32, from, 2, NULL));
     if (rank == 0) lks_group_abort(world, "enough");
@@ -852,7 +855,7 @@ static int a_report_shows_who_waits(int rank, int size, void *argument) {
     MUST_OK(lks_init(&world, NULL));
     MUST_OK(lks_barrier(world, NULL));
     if (rank == 0) {
-        for (int i = 0; i < 500; i++) { /* until the others have gone to sleep */
+        for (int i = 0; i < 500; i++) { /* until the others are asleep */
             lks_group_report(world, report, sizeof report);
             if (strstr(report, "waits for rank 2") != NULL && strstr(report, "waits for any rank") != NULL) break;
             lksi_sleep_ns(10000000);
@@ -881,7 +884,7 @@ static void the_report_shows_who_waits_for_whom(void **state) {
     run_processes(3, report_over_tcp, NULL);
 }
 
-/* What the files of the algorithms state. */
+/* The numbers are those in the files of the algorithms. */
 static int naive_counts_its_messages(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
@@ -947,7 +950,7 @@ static int bad_arguments(int rank, int size, void *argument) {
     REFUSED(lks_recv(world, x, 1, (lks_type)77, 0, 0, NULL), "77 is no type");
     REFUSED(lks_symmetric_alloc(world, 4, NULL), "`data` is NULL");
     REFUSED(lks_symmetric_alloc(world, SIZE_MAX, &(void *){NULL}), "memory can hold");
-    MUST_OK(lks_barrier(world, NULL)); /* nothing was sent, so the group lives */
+    MUST_OK(lks_barrier(world, NULL)); /* nothing was sent, so the group remains usable */
     lks_group_destroy(world);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* comm/: messages of one group that move on while their thread waits in another, or are another thread's from now on.
- */
+/* comm/: messages of one group that progress while their thread waits in another group, and groups that another thread
+ * takes over. */
 #include "test.h"
 
 #include "ranks.h"
@@ -24,7 +24,7 @@ static void take_down(lks_group *world, lks_group *other, unsigned char *out, un
     lksi_free(out);
 }
 
-/* The two ranks swap in both groups at once, and each waits for another one first. */
+/* The ranks exchange messages in two groups at once, and each waits for another group first. */
 static int in_opposite_orders(int rank, int size, void *transport) {
     (void)size;
     lks_group *groups[2];
@@ -47,7 +47,7 @@ static int in_opposite_orders(int rank, int size, void *transport) {
     return 0;
 }
 
-/* Rank 1 comes to what rank 0 waits for only when it has its message. */
+/* Rank 1 makes the call that rank 0 waits for only after it has the message. */
 static int while_in_the_world(int rank, int size, void *transport) {
     lks_group *world, *other;
     lks_work *work, *sum;
@@ -67,7 +67,7 @@ static int while_in_the_world(int rank, int size, void *transport) {
         MUST(all == size);
         if (rank == 0) MUST_OK(lks_work_wait(work));
         if (rank == 1) MUST(in[0] == 1 && in[LARGE - 1] == 1);
-        /* the same before a message, which is asked for or waited for */
+        /* the same, but rank 0 then waits for a message or tests for it */
         if (rank == 0) MUST_OK(lks_isend(other, out, LARGE, LKS_U8, 1, turn, &work));
         if (rank == 1) MUST_OK(lks_recv(other, in, LARGE, LKS_U8, 0, turn, NULL));
         if (rank == 1) MUST_OK(lks_send(world, &one, 1, LKS_I32, 0, 7));
@@ -98,7 +98,7 @@ static void a_wait_moves_on_the_messages_of_other_groups(void **state) {
 
 static void *wait_for(void *work) { return (void *)(intptr_t)lks_work_wait(work); }
 
-/* Another thread waits for what this one has begun, and may still be moving on. */
+/* Another thread waits for the work that this thread has started and may still be progressing. */
 static int from_hand_to_hand(int rank, int size, void *transport) {
     (void)size;
     lks_group *world, *other;
@@ -135,7 +135,7 @@ static void *destroy(void *group) {
     return NULL;
 }
 
-/* This thread may be in the midst of copying into the group's symmetric memory. */
+/* Rank 0's own thread may be copying into the group's symmetric memory at that moment. */
 static int destroyed_meanwhile(int rank, int size, void *transport) {
     (void)size;
     enum { NBYTES = 64 << 20 };
@@ -155,7 +155,7 @@ static int destroyed_meanwhile(int rank, int size, void *transport) {
             MUST(pthread_create(&thread, NULL, destroy, other) == 0);
             MUST_OK(lks_barrier(world, NULL));
             MUST(pthread_join(thread, NULL) == 0);
-            (void)lks_work_wait(work); /* done, or the group was destroyed before */
+            (void)lks_work_wait(work); /* done, or cancelled by the destruction */
         } else {
             lks_status status = lks_work_wait(work);
             MUST(status == LKS_OK || status == LKS_ERR_PEER);

@@ -1,6 +1,6 @@
 /* labels: busy no-asan no-tsan */
-/* comm/: under mpirun. Without arguments this program is the test and starts itself under each MPI that is here; with a
- * name it is a rank, and does what the name says. */
+/* comm/: under mpirun. Without arguments this program is the test, and starts itself under each installed MPI. With a
+ * name as argument it is a rank, and runs the function of that name. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "test.h"
 
@@ -22,7 +22,7 @@ static int conformance(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Also where MPI's counts would be so short that every call is cut into many. */
+/* Runs also with a limit on MPI's counts so low that every call is split into many. */
 static int native(int rank, int size, void *argument) {
     (void)rank, (void)argument;
     static const size_t most[] = {2147483647, 5003};
@@ -42,7 +42,7 @@ static int native(int rank, int size, void *argument) {
     return leave(world);
 }
 
-/* A rank without elements has no buffers, or one for both; and counts that are too long for MPI on one rank alone. */
+/* A rank without elements passes no buffers, or one for both. Then counts are too long for MPI on one rank only. */
 static int uneven(int rank, int size, void *argument) {
     (void)size, (void)argument;
     const lks_collective_options options = {.algorithm = "native"};
@@ -80,7 +80,7 @@ static int what_mpi_lacks_is_refused(int rank, int size, void *argument) {
     return leave(world);
 }
 
-/* Groups that have ranks in common are used at once, by workers and by the caller. */
+/* Workers and the calling thread use overlapping groups at the same time. */
 static int subgroups(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world, *part, *reversed;
@@ -98,7 +98,7 @@ static int subgroups(int rank, int size, void *argument) {
         MUST_OK(lks_all_reduce(reversed, &rank, &sum_reversed, 1, LKS_I32, LKS_SUM, &options));
         options.work = NULL;
         MUST_OK(lks_all_reduce(world, &one, &n_all, 1, LKS_I32, LKS_SUM, &options));
-        if (rank == size - 1) last = i; /* rank 0 of the reversed */
+        if (rank == size - 1) last = i; /* rank 0 of `reversed` */
         options.work = &works[2];
         MUST_OK(lks_broadcast(reversed, &last, 1, LKS_I32, 0, &options));
         for (int k = 0; k < 3; k++) MUST_OK(lks_work_wait(works[k]));
@@ -110,7 +110,7 @@ static int subgroups(int rank, int size, void *argument) {
     return leave(world);
 }
 
-/* Two worlds may live at once; their calls go on beside each other, here begun in another order on each rank. */
+/* Two worlds exist at once. Each rank starts their calls in another order. */
 static int two_worlds(int rank, int size, void *argument) {
     (void)argument;
     lks_group *worlds[2];
@@ -131,7 +131,7 @@ static int two_worlds(int rank, int size, void *argument) {
     return leave(worlds[0]);
 }
 
-/* Messages longer than what is under way at once, all ways at once, some of which nobody takes. */
+/* All ranks send to all at once, messages longer than what may be in flight. Some messages are never received. */
 static int messages(int rank, int size, void *argument) {
     (void)argument;
     enum { COUNT = 300001, TAG = 7 };
@@ -153,7 +153,8 @@ static int messages(int rank, int size, void *argument) {
     return leave(world);
 }
 
-/* After an error MPI is not finalised, and mpirun has its own verdict on that: so a rank says that all is well. */
+/* After an error MPI is not finalised, and mpirun may call that a failure. A rank therefore prints that its checks
+ * passed. */
 static int survive(lks_group *world, int rank) {
     lks_group_destroy(world);
     printf("survivor %d\n", rank);
@@ -161,7 +162,7 @@ static int survive(lks_group *world, int rank) {
     return 0;
 }
 
-/* A rank that is late may hear of it while it still joins: then that is its error. */
+/* A late rank may get the error while it still joins. Then lks_init returns it. */
 static int mismatch(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world = NULL;
@@ -177,7 +178,7 @@ static int mismatch(int rank, int size, void *argument) {
     return survive(world, rank);
 }
 
-/* Which MPI would not notice. */
+/* MPI would not detect the mismatch. */
 static int other_counts(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world = NULL;
@@ -192,7 +193,6 @@ static int other_counts(int rank, int size, void *argument) {
     return survive(world, rank);
 }
 
-/* The survivors are to say who it was. */
 static int loss(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -211,7 +211,8 @@ static int loss(int rank, int size, void *argument) {
     return survive(world, rank);
 }
 
-/* A program that has initialised MPI itself. Here without its header: the two functions are alike in both MPIs. */
+/* Initialises MPI as a program does that uses MPI itself. There is no MPI header here: both functions have the same
+ * signature in both MPIs. */
 static int init_mpi(int (**finalize)(void)) {
     enum { THREAD_MULTIPLE = 3 };
     int (*init_thread)(int *, char ***, int, int *), level;
@@ -249,7 +250,7 @@ static int finalised_before(int rank, int size, void *argument) {
     return 0;
 }
 
-/* It is Lockstep that has initialised MPI, and it finalises it. */
+/* MPI remains initialised by Lockstep, which finalises it. */
 static int second_start(int rank, int size, void *argument) {
     (void)argument;
     MUST(lksi_mpi_start(&(lksi_environment){.rank = rank, .size = size + 1}, 60000) == LKS_ERR_MISMATCH);
@@ -258,7 +259,7 @@ static int second_start(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Which MPI would abort the job for by itself. */
+/* By default MPI would abort the job for this error. */
 static int errors_of_a_part(int rank, int size, void *argument) {
     (void)argument;
     int ranks[] = {0, 1}, number = 0;
@@ -290,7 +291,7 @@ static bool has_thread(const char *name) {
     return is_there;
 }
 
-/* MPI is moved on as long as there is a group. */
+/* The thread that progresses MPI runs until the last group is destroyed. */
 static int outlived(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world, *part;
@@ -303,7 +304,7 @@ static int outlived(int rank, int size, void *argument) {
     return 0;
 }
 
-/* MPI_Init, which has no deadline, is behind all ranks; rank 1 does not come to lks_init. */
+/* All ranks have passed MPI_Init, which has no deadline. Rank 1 does not call lks_init. */
 static int absent(int rank, int size, void *argument) {
     (void)size, (void)argument;
     int (*finalize)(void);
@@ -318,7 +319,8 @@ static int absent(int rank, int size, void *argument) {
     return survive(NULL, rank);
 }
 
-/* Rank 1 is late: who has given up is done with its buffers, but MPI goes through the first call with the second. */
+/* Rank 1 is late. The other ranks give up and get their buffers back. MPI completes the first call during the second
+ * one. */
 static int given_up(int rank, int size, void *argument) {
     (void)argument;
     const int64_t soon_ns = 200000000, later_ns = INT64_C(1500000000), much_later_ns = INT64_C(60000000000);
@@ -337,7 +339,7 @@ static int given_up(int rank, int size, void *argument) {
     return survive(NULL, rank);
 }
 
-/* Before the group is destroyed, which is the wrong way round. */
+/* MPI_Finalize is called before the group is destroyed, which is the wrong order. */
 static int finalised_too_early(int rank, int size, void *argument) {
     (void)rank, (void)argument;
     int (*finalize)(void), one = 1, n = 0;
@@ -348,7 +350,7 @@ static int finalised_too_early(int rank, int size, void *argument) {
     MUST(n == size);
     MUST(finalize() == 0);
     lks_collective_options ring = {.algorithm = "ring"};
-    MUST(lks_all_reduce(world, &one, &n, 1, LKS_I32, LKS_SUM, &ring) != LKS_OK); /* here, or of who came first */
+    MUST(lks_all_reduce(world, &one, &n, 1, LKS_I32, LKS_SUM, &ring) != LKS_OK); /* here, or on a rank before */
     MUST_SAY("the program has called MPI_Finalize before the last lks_group_destroy");
     MUST(lks_init(&again, NULL) == LKS_ERR_STATE);
     MUST_SAY("MPI_Finalize");
@@ -356,7 +358,7 @@ static int finalised_too_early(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Rank 0 has more to do after the last collective than any wait may take. */
+/* Rank 0 works longer after the last collective than the deadline of any wait. */
 static int late(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
@@ -399,7 +401,7 @@ static int number(const char *first, const char *second) {
 }
 
 static int be_a_rank(const char *name) {
-    signal(SIGUSR1, SIG_IGN); /* by which MPICH's launcher tells that another rank has ended badly */
+    signal(SIGUSR1, SIG_IGN); /* MPICH's launcher sends it when another rank has failed */
     int rank = number("OMPI_COMM_WORLD_RANK", "PMI_RANK"), size = number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (strcmp(parts[i].name, name) != 0) continue;
@@ -425,7 +427,7 @@ static bool has_mpi(const char *family) {
     return system(command) == 0 && lksi_mpi_find(family, path, version);
 }
 
-/* What the ranks print, and mpirun's exit status. */
+/* Runs a test program under mpirun. Returns mpirun's exit status, and the output of the ranks. */
 static int start(const char *family, const char *options, int n_ranks, const char *name, char *output,
                  size_t output_nbytes) {
     char command[512];
@@ -460,7 +462,8 @@ static int count(const char *text, const char *part) {
     return n;
 }
 
-/* Under an mpirun that lets ranks live on when one has ended badly: so many of 3 ranks say that they have survived. */
+/* Runs 3 ranks under an mpirun that keeps ranks alive when one fails. `n_survivors` of them must print that they
+ * survived. */
 static void survive_under(const char *family, const char *options, const char *name, int n_survivors) {
     static const char *const transports[] = {"mpi", "auto"};
     for (int i = 0; i < 2; i++) {
@@ -524,7 +527,7 @@ static void mpi_of_the_program_is_used_and_left_to_it(void **state) {
     under_every_mpi("mpi", 2, "second_start");
 }
 
-/* Also while it still looks for the others. */
+/* lks_init still looks for the other ranks then. */
 static void lks_init_keeps_to_its_deadline(void **state) {
     (void)state;
     bool has_openmpi = has_mpi("openmpi"), has_mpich = has_mpi("mpich");
@@ -541,7 +544,7 @@ static void mpi_writes_to_nobody_who_has_given_up(void **state) {
     if (!has_openmpi && !has_mpich) skip();
 }
 
-/* Whoever went before would have mpirun end it. */
+/* If a rank exited earlier, mpirun would end the rank at work. */
 static void a_rank_at_work_is_waited_for_at_the_end(void **state) {
     (void)state;
     const char *family;
@@ -558,7 +561,7 @@ static void a_rank_at_work_is_waited_for_at_the_end(void **state) {
     if (n_found == 0) skip();
 }
 
-/* MPICH's launcher ends all ranks at once, or (4.0.2) fails an assertion of its own and takes them along. */
+/* MPICH's launcher kills all ranks when one dies. Version 4.0.2 fails an assertion, and the ranks end with it. */
 static void a_killed_rank_is_named(void **state) {
     (void)state;
     if (!has_mpi("openmpi")) skip();

@@ -1,5 +1,5 @@
-/* comm/: calls at two levels, whose ranks wait in parts of their group, and groups that are made while others fail: who
- * waits where, and hears what. */
+/* comm/: calls at two levels, whose ranks wait in parts of their group, and groups that are created while others fail:
+ * which rank waits where, and which error it gets. */
 #include "test.h"
 
 #include "comm/bootstrap/rendezvous.h"
@@ -13,7 +13,8 @@
 
 enum { N_RANKS = 4 };
 
-/* Far more than any of this takes: who hears in half of it was told, and did not wait for the deadline. */
+/* Far longer than any of these calls takes. A rank that returns within half of it was informed, and did not wait for
+ * its deadline. */
 enum { DEADLINE_MS = 40000 };
 
 static bool is_soon(int64_t began_ns) { return lksi_now_ns() - began_ns < INT64_C(1000000) * DEADLINE_MS / 2; }
@@ -22,7 +23,8 @@ static bool is_soon(int64_t began_ns) { return lksi_now_ns() - began_ns < INT64_
 
 typedef enum event { KILL, ABORT, MISMATCH } event;
 
-/* Hosts {0, 2} and {1, 3}. Ranks 1 and 3 share no part with rank 2, and rank 0 does not come. */
+/* The hosts are {0, 2} and {1, 3}. Ranks 1 and 3 have no part in common with rank 2. In case of KILL, rank 0 does not
+ * enter the barrier. */
 static int wait_in_parts(int rank, int size, void *argument) {
     (void)size;
     event what = *(const event *)argument;
@@ -65,7 +67,8 @@ static void who_waits_in_a_part_hears_of_the_whole(void **state) {
     }
 }
 
-/* Hosts {0, 1} and {2, 3}. Each level of rank 0's call takes 1.2 s, less than its deadline; together they take more. */
+/* The hosts are {0, 1} and {2, 3}. Each level of rank 0's call takes 1.2 s, less than its deadline. Together they take
+ * longer. */
 static int come_late(int rank, int size, void *argument) {
     (void)size;
     static const int64_t late_ms[N_RANKS] = {0, 1200, 2400, 2400};
@@ -92,7 +95,7 @@ static void all_levels_together_have_the_deadline(void **state) {
     run_processes(N_RANKS, come_late, &(bool){true});
 }
 
-/* --- making groups --- */
+/* --- creating groups --- */
 
 typedef struct layout {
     const char *transport;
@@ -111,7 +114,7 @@ static void on_all_layouts(rank_function function) {
         run_processes(N_RANKS, function, (void *)(uintptr_t)&layouts[i]);
 }
 
-/* Rank 1 has the new group before others do, over tcp. */
+/* Over tcp, rank 1 has the new group before the other ranks. */
 static int fail_in_a_new_group(int rank, int size, void *argument) {
     (void)size;
     lks_group *world, *made;
@@ -142,7 +145,7 @@ static int n_descriptors(void) {
     return n;
 }
 
-/* Of each group a message is left that nobody takes. Connections of it come in after it was left. */
+/* A message of each group is never received. Connections of a group arrive after this rank has left it. */
 static int leave_groups(int rank, int size, void *argument) {
     lks_group *world, *made;
     int n_before = 0;
@@ -209,8 +212,8 @@ static void a_rank_without_descriptors_is_told_of_at_once(void **state) {
     run_processes(N_RANKS, run_out_of_descriptors, &(shortage){share_with_it});
 }
 
-/* Rank 0 knocks at rank 1's door as any stranger can, and keeps rank 1 waiting, which first has all connections that it
- * needs, and then lacks one. */
+/* Rank 0 connects to rank 1's listening socket like a stranger, and keeps rank 1 waiting. Rank 1 has no free
+ * descriptor. First it has all connections that it needs, and then it lacks one. */
 static int wait_without_descriptors(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;

@@ -1,5 +1,4 @@
-/* comm/ over a bad network: between the ranks stands a relay that delays, stalls, cuts or resets what goes through it.
- */
+/* comm/ over a bad network: a relay between the ranks delays, stalls, cuts or resets the connections. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "test.h"
 
@@ -18,7 +17,7 @@ enum { N_RANKS = 3, MOST_LINES = 64, CHUNK_NBYTES = 16384 };
 
 typedef enum mischief { NOTHING, DELAY, STALL, CUT, RESET } mischief;
 
-/* What the test sets and the relays read. */
+/* The test sets it and the relays read it. */
 typedef struct weather {
     _Atomic int mischief;
     _Atomic int n_calls; /* of rank 0 */
@@ -30,8 +29,8 @@ typedef struct relayed {
     int from, to;
 } relayed;
 
-/* Rank r takes connections on a loopback address of its own, 127.0.0.(2 + r), at the port that its relay has on
- * 127.0.0.1: no connection that another test makes in the meantime can be given that port. */
+/* Rank r listens on a loopback address of its own, 127.0.0.(2 + r), at the same port as its relay on 127.0.0.1. So no
+ * connection of another test can get this port in the meantime. */
 static struct sockaddr_in address_of(int host, int port) {
     return (struct sockaddr_in){.sin_family = AF_INET,
                                 .sin_port = htons((uint16_t)port),
@@ -66,7 +65,7 @@ static void end_line(relayed *line, bool is_reset) {
     line->from = line->to = -1;
 }
 
-/* False: the line is at its end. */
+/* Returns false at the end of the connection. */
 static bool pass_on(int from, int to, const weather *w) {
     unsigned char chunk[CHUNK_NBYTES];
     ssize_t n = recv(from, chunk, sizeof chunk, 0);
@@ -80,7 +79,7 @@ static bool pass_on(int from, int to, const weather *w) {
 static _Noreturn void relay(int rank, int listener, int port, const weather *w) {
     relayed lines[MOST_LINES];
     int n_lines = 0;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* where the test fails, nobody else ends it */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the test fails, no other process ends the relay */
     for (;;) {
         struct pollfd polls[1 + 2 * MOST_LINES] = {{.fd = listener, .events = POLLIN}};
         int what = atomic_load(&w->mischief), n_before = n_lines;

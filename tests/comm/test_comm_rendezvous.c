@@ -1,4 +1,4 @@
-/* comm/: how ranks of several hosts find each other over TCP, and those of one host over local sockets. */
+/* comm/: how ranks of several hosts find each other over TCP, and ranks of one host over local sockets. */
 /* labels: no-tsan */
 #include "test.h"
 
@@ -23,7 +23,7 @@ static int64_t soon_ns(void) { return lksi_now_ns() + 20 * SECOND_NS; }
 
 /* --- rendezvous: over TCP --- */
 
-/* Claims a port for MASTER_PORT as the launcher does: bound, so that it is nobody else's, and not listening. */
+/* Claims a port for MASTER_PORT as the launcher does: bound, so that the port is taken, but not listening. */
 static int claim_master_port(void) {
     int claimed, one = 1;
     lksi_address at;
@@ -67,7 +67,7 @@ static void visit_end(visit *v) {
     lksi_free(v->connections);
 }
 
-/* Rank 0 tells everyone something and hears something from everyone. */
+/* Rank 0 exchanges a record with every other rank. */
 static int talk(const visit *v) {
     int size = v->environment.size, rank = v->environment.rank;
     for (int other = 0; other < size; other++) {
@@ -116,7 +116,7 @@ static void ranks_find_each_other_among_strangers(void **state) {
     while (n < N_STRANGERS) {
         strangers[n] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (connect(strangers[n], (const struct sockaddr *)&master.storage, master.nbytes) != 0) {
-            close(strangers[n]); /* rank 0 is not there yet */
+            close(strangers[n]); /* rank 0 does not listen yet */
             lksi_sleep_ns(1000000);
             continue;
         }
@@ -215,7 +215,7 @@ static int wants_another_transport(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Over several hosts a variable that was exported may reach some of them only. */
+/* On several hosts, an exported variable may reach only some of them. */
 static void ranks_of_another_transport_are_told(void **state) {
     (void)state;
     pid_t pids[3];
@@ -253,7 +253,7 @@ static int fails_as_expected_later(int rank, int size, void *argument) {
     return fails_as_expected(rank, size, argument);
 }
 
-/* One of them brings the verdict about, the other comes when it has been given. */
+/* One of them causes the verdict, the other arrives after it. */
 static void latecomers_for_whom_there_is_no_place_are_told(void **state) {
     (void)state;
     pid_t pids[7] = {0};
@@ -271,7 +271,7 @@ static int has_another_key(int rank, int size, void *argument) {
     return fails_as_expected(rank, size, argument);
 }
 
-/* It ends by itself, and neither rank 0 nor those that have arrived wait for it until their deadline. */
+/* The rank fails by itself. Neither rank 0 nor the ranks that have arrived wait for it until their deadline. */
 static void a_rank_with_another_key_is_told(void **state) {
     (void)state;
     pid_t pids[3];
@@ -289,7 +289,7 @@ static void a_rank_with_another_key_is_told(void **state) {
     close(claimed);
 }
 
-/* Before it has insisted for as long as makes it certain. */
+/* The deadline comes before the rank has retried for long enough to be certain. */
 static void at_a_short_deadline_another_key_is_still_told_of(void **state) {
     (void)state;
     pid_t pids[2];
@@ -306,7 +306,7 @@ static void at_a_short_deadline_another_key_is_still_told_of(void **state) {
     close(claimed);
 }
 
-/* A rank of another library, as far as it gets: it is heard, and told why it cannot come in. */
+/* A rank with another library build, up to the verdict: rank 0 hears it and sends the reason for its refusal. */
 static int runs_another_build(int rank, int size, void *argument) {
     const lksi_build *build = argument;
     lksi_rendezvous_hello hello = {
@@ -369,10 +369,10 @@ static void a_rank_lost_at_the_rendezvous_is_named(void **state) {
     pids[0] = start_process(0, 4, fails_as_expected, &survivor);
     pids[1] = start_process(1, 4, fails_as_expected, &survivor);
     pids[2] = start_process(2, 4, fails_as_expected, &survivor);
-    lksi_sleep_ns(SECOND_NS); /* both have very likely arrived */
+    lksi_sleep_ns(SECOND_NS); /* both have very probably arrived */
     kill(pids[1], SIGKILL);
     lksi_sleep_ns(200000000);
-    pids[3] = start_process(3, 4, fails_as_expected, &survivor); /* when the others have heard */
+    pids[3] = start_process(3, 4, fails_as_expected, &survivor); /* arrives after the others have been informed */
     await_processes(pids, 4, 1);
     expectation leaderless = {LKS_ERR_PEER, 20000, {"rank 0 was lost"}};
     memset(pids, 0, sizeof pids);
@@ -412,7 +412,7 @@ static void hosts_need_a_key(void **state) {
     assert_int_equal(lksi_rendezvous(&environment, &job, soon_ns(), members, connections, &data), LKS_ERR_ARGUMENT);
     assert_non_null(
         strstr(lks_error_text(), "a job across hosts needs LOCKSTEP_JOB_KEY, the same secret on all ranks"));
-    environment.master_port = 5; /* at least jobs are kept apart */
+    environment.master_port = 5; /* without a key, jobs at other ports differ at least */
     assert_ok(lksi_job_secret_read(&environment, &next));
     assert_memory_not_equal(job.key, next.key, sizeof job.key);
     setenv("LOCKSTEP_JOB_KEY", "secret", 1);
@@ -440,7 +440,7 @@ static int find_each_other_twice(void *argument) {
         if (rank != 0) continue;
         MUST(getenv("LOCKSTEP_LISTENER_FD") == NULL);
         MUST(fcntl(listener, F_GETFD) == FD_CLOEXEC);
-        int connection = -1; /* between two of them nobody is left waiting in a queue */
+        int connection = -1; /* between two rendezvous, no connection is left waiting in the queue */
         lksi_address master;
         MUST_OK(lksi_address_of_socket(listener, &master));
         MUST(lksi_dial(&master, (const unsigned char[LKSI_KEY_NBYTES]){0}, "hello", 6, soon_ns(), false, NULL, NULL,
@@ -461,7 +461,7 @@ static void a_descriptor_that_is_no_such_socket_is_not_taken(void **state) {
     lksi_job_secret job;
     char text[16];
     lksi_address at;
-    int listener; /* of another port */
+    int listener; /* at another port */
     assert_ok(lksi_address_resolve("127.0.0.1", 0, &at));
     assert_ok(lksi_listen(&at, &listener, NULL));
     int file = open("/dev/null", O_RDONLY);
@@ -475,7 +475,7 @@ static void a_descriptor_that_is_no_such_socket_is_not_taken(void **state) {
         assert_int_equal(job.listener, -1);
         assert_null(getenv("LOCKSTEP_LISTENER_FD"));
     }
-    assert_int_equal(fcntl(file, F_GETFD), 0); /* it is still there, and as it was */
+    assert_int_equal(fcntl(file, F_GETFD), 0); /* still open, and unchanged */
     close(file);
     close(listener);
 }
@@ -506,7 +506,7 @@ static void an_advertised_address_is_what_others_see(void **state) {
 }
 
 static int meet_elsewhere(void *argument) {
-    setenv("MASTER_ADDR", "127.0.0.2", 1); /* as a script between launcher and program may */
+    setenv("MASTER_ADDR", "127.0.0.2", 1); /* as a script between the launcher and the program may do */
     return find_each_other(atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")), argument);
 }
 
@@ -526,9 +526,9 @@ static void a_port_in_use_is_named(void **state) {
     close(claimed);
 }
 
-/* --- meetings of some of the ranks of one host --- */
+/* --- meetings of some ranks of one host --- */
 
-/* Of three ranks on two hosts rank 1 comes to the rendezvous, but not to the meeting of its host. */
+/* Of three ranks on two hosts, rank 1 comes to the rendezvous but not to the meeting of its host. */
 static int misses_rank_1(int rank, int size, void *argument) {
     (void)size, (void)argument;
     setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
@@ -576,7 +576,7 @@ static int gather(int rank, int size, void *argument) {
         MUST(identities[i].rank == g.meeting.names[i]);
         MUST_OK(lksi_hand_over(connections[i], "welcome", 8, -1));
     }
-    /* A rank that goes before all have met would be lost to the leader. */
+    /* A rank that left before all have met would be lost to the leader. */
     char welcome[8];
     if (rank != 0 && status == LKS_OK)
         MUST_OK(lksi_take_over(connections[0], welcome, sizeof welcome, NULL, deadline_ns));
@@ -604,7 +604,7 @@ static bool is_given_up(void *unused) {
     return true;
 }
 
-/* Another has the name of a meeting that nobody wants any more. */
+/* Another socket has the name of the meeting, and the meeting is given up. */
 static int give_up_a_meeting(int rank, int size, void *argument) {
     static const int names[] = {4, 7};
     lksi_environment environment;

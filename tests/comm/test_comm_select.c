@@ -4,7 +4,7 @@
 #include "comm/comm_internal.h"
 #include "ranks.h"
 
-/* Nothing was sent or counted, and the group lives. */
+/* The call is refused, nothing is sent or counted, and the group remains usable. */
 #define REFUSED(call, text)                                                                                            \
     do {                                                                                                               \
         lksi_counters before_ = world->counters;                                                                       \
@@ -88,7 +88,7 @@ static int uneven_counts_differ(int rank, int size, void *argument) {
     lks_group *world;
     float in[4] = {0}, out[8];
     MUST_OK(lks_init(&world, &(lks_init_options){.transport = argument}));
-    const size_t counts[] = {rank == 0 ? 1 : 2, rank == 0 ? 2 : 1}; /* together the same */
+    const size_t counts[] = {rank == 0 ? 1 : 2, rank == 0 ? 2 : 1}; /* with equal sums */
     MUST(lks_all_gatherv(world, in, out, counts, LKS_F32, NULL) == LKS_ERR_MISMATCH);
     static const char called[] = "called all_gatherv(counts of 3 together, f32, fingerprint ";
     const char *first = strstr(lks_error_text(), called);
@@ -109,7 +109,7 @@ static void ranks_with_other_counts_of_a_v_form_get_a_mismatch(void **state) {
 
 static int what_runs(int rank, int size, void *argument) {
     (void)rank, (void)size;
-    const char *const *expected = argument; /* of all_reduce, broadcast, gather */
+    const char *const *expected = argument; /* for all_reduce, broadcast and gather */
     lks_group *world;
     float in[4] = {1}, out[16];
     MUST_OK(lks_init(&world, NULL));
@@ -121,7 +121,7 @@ static int what_runs(int rank, int size, void *argument) {
     MUST_OK(lks_gather(world, in, out, 4, LKS_F32, 0, NULL));
     MUST(strcmp(lksi_group_last_algorithm(world), expected[2]) == 0);
     MUST_OK(lks_all_reduce(world, in, out, 4, LKS_F32, LKS_SUM, &(lks_collective_options){.algorithm = "butterfly"}));
-    MUST(strcmp(lksi_group_last_algorithm(world), "butterfly") == 0); /* what is asked for goes first */
+    MUST(strcmp(lksi_group_last_algorithm(world), "butterfly") == 0); /* the named algorithm takes precedence */
     lks_group_destroy(world);
     return 0;
 }
@@ -192,7 +192,7 @@ static void the_table_of_operations_can_be_read(void **state) {
     assert_null(lksi_operation_algorithm(lksi_operation_find("barrier"), 4));
 }
 
-/* A rank that joins no group may call what has no status as the others do. */
+/* A rank that joined no group may call the functions without a status like the other ranks. */
 static void no_group_has_nothing(void **state) {
     (void)state;
     char text[32];

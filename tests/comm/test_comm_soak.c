@@ -1,7 +1,6 @@
 /* comm/: ranks are killed, stopped and cut off at random moments of random collectives, over shared memory and TCP.
- * Every survivor must return an error that names the lost rank; how long that takes after a death, and after the
- * deadline of a stop, is printed. LOCKSTEP_SOAK=n: how often (20); LOCKSTEP_SOAK_SEED=s: from which random number on.
- */
+ * Every survivor must return an error that names the lost rank. The test prints how long that takes after a death, and
+ * after the deadline of a stop. LOCKSTEP_SOAK: the number of rounds (20). LOCKSTEP_SOAK_SEED: the first seed. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "test.h"
 
@@ -30,9 +29,9 @@ typedef struct run {
     outcome *outcomes;
 } run;
 
-/* --- a rank: calls until something goes wrong --- */
+/* --- a rank: makes calls until one fails --- */
 
-/* What a pulled plug does to a process: every connection it has is gone. */
+/* Ends all connections of the process, as if the network cable were pulled. */
 static void cut_off(int signal_number) {
     (void)signal_number;
     for (int descriptor = 3; descriptor < 256; descriptor++) shutdown(descriptor, SHUT_RDWR);
@@ -91,7 +90,7 @@ static int call_until_the_end(int rank, int size, void *argument) {
 
 /* --- the test --- */
 
-/* Of ours: other programs, MPI's among them, come and go. */
+/* Counts only entries of this library: other programs, MPI among them, create and remove theirs. */
 static int count_entries(const char *path) {
     int n = 0;
     DIR *directory = opendir(path);
@@ -113,7 +112,8 @@ static void await_end(const outcome *outcomes, int size, int victim) {
             lksi_sleep_ns(1000000);
 }
 
-/* Whether all survivors reported the victim; prints what they said where not. The last of them took *slowest_ms. */
+/* Whether all survivors reported the victim. Prints the errors of those that did not. *slowest_ms is raised to the time
+ * of the slowest. */
 static bool did_well(const outcome *outcomes, int size, int victim, pid_t pid, fault what, int64_t began_ns,
                      int64_t *slowest_ms) {
     char name[64];

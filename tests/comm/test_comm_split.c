@@ -1,4 +1,4 @@
-/* comm/: groups made out of groups. */
+/* comm/: splitting groups. */
 #include "test.h"
 
 #include "ranks.h"
@@ -11,7 +11,7 @@ static int sum_of_ones(lks_group *group) {
     return lks_all_reduce(group, &one, &sum, 1, LKS_I32, LKS_SUM, NULL) == LKS_OK ? (int)sum : -1;
 }
 
-/* Odd and even ranks, in reverse order; the last rank stays out. */
+/* The odd and the even ranks, in reverse order. The last rank joins no group. */
 static int halves(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world, *half;
@@ -34,14 +34,14 @@ static int halves(int rank, int size, void *argument) {
         MUST_OK(lks_all_reduce(half, buffer, buffer, 100000, LKS_U8, LKS_MAX, NULL));
         MUST(((unsigned char *)buffer)[99999] == rank % 2 + 2 * (n_mine - 1));
     }
-    MUST(sum_of_ones(world) == size); /* the old group goes on */
+    MUST(sum_of_ones(world) == size); /* the old group remains usable */
     lks_group_destroy(half);
     MUST(sum_of_ones(world) == size);
     lks_group_destroy(world);
     return 0;
 }
 
-/* A group of a group, used after both its parents are gone. */
+/* A group split from a split group, used after both parents are destroyed. */
 static int generations(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world, *all, *pair;
@@ -64,7 +64,7 @@ static int dies_in_part(int rank, int size, void *argument) {
     if (rank == 2) raise(SIGKILL);
     if (rank == 1) {
         MUST(sum_of_ones(part) == -1);
-        MUST_SAY("rank 2 (host"); /* by its number in the world; 1 in the part */
+        MUST_SAY("rank 2 (host"); /* its rank in the world; in the part it has rank 1 */
         MUST_SAY("was lost");
     }
     lks_group_destroy(part);
@@ -92,7 +92,7 @@ static void a_death_is_named_in_a_group_that_the_first_rank_is_not_part_of(void 
     await_processes(pids, 3, 2);
 }
 
-/* Rank 0 lacks descriptors for the second group, for which the others may have come to it already. */
+/* Rank 0 has no descriptors for the second group, for which the others may already have arrived. */
 static int split_in_vain(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world, *first, *second;
@@ -100,7 +100,7 @@ static int split_in_vain(int rank, int size, void *argument) {
     struct rlimit limit;
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
     MUST_OK(lks_group_split(world, 0, rank, &first));
-    MUST_OK(lks_all_reduce(first, &one, &n, 1, LKS_I32, LKS_SUM, NULL)); /* it has its connections */
+    MUST_OK(lks_all_reduce(first, &one, &n, 1, LKS_I32, LKS_SUM, NULL)); /* so that its connections exist */
     MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     int lowest_free = dup(0);
     MUST(lowest_free >= 0 && close(lowest_free) == 0);

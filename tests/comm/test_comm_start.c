@@ -1,4 +1,4 @@
-/* comm/: what lks_init reads, whom it waits for, and whom it does not let in. */
+/* comm/: what lks_init reads, which ranks it waits for, and whom it rejects. */
 #include "test.h"
 
 #include "comm/bootstrap/build.h"
@@ -46,7 +46,7 @@ static void the_environment_is_read_as_torchrun_sets_it(void **state) {
     clear_environment();
     assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.size, 1);
-    set_whole_environment(); /* without the local numbers it depends on where the ranks meet */
+    set_whole_environment(); /* without the local variables, the local size depends on where the ranks meet */
     unsetenv("LOCAL_RANK");
     unsetenv("LOCAL_WORLD_SIZE");
     assert_ok(lksi_environment_read(0, &environment));
@@ -59,7 +59,7 @@ static void the_environment_is_read_as_torchrun_sets_it(void **state) {
     assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.local_size, 0);
     clear_environment();
-    setenv("LOCAL_RANK", "5", 1); /* says nothing alone */
+    setenv("LOCAL_RANK", "5", 1); /* has no meaning alone */
     assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.size, 1);
 }
@@ -105,7 +105,7 @@ static int joins_as_a_thread(int rank, int size, void *argument) {
     return 0;
 }
 
-/* A program that does not call lks_main, under lockstep run --threads: it would be a world of one. */
+/* A program under lockstep run --threads that does not call lks_main would be a world of one rank. */
 static void a_thread_that_is_no_rank_is_refused(void **state) {
     (void)state;
     clear_environment();
@@ -115,7 +115,7 @@ static void a_thread_that_is_no_rank_is_refused(void **state) {
     unsetenv("LOCKSTEP_THREADS");
 }
 
-/* The limit on files holds for what ranks share. */
+/* The limit on the size of files applies to shared memory, too. */
 static int may_write_small_files_alone(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -134,12 +134,12 @@ static void a_limit_on_files_is_named(void **state) {
 /* --- ranks that are missing, or of another world --- */
 
 typedef struct lateness {
-    _Atomic bool has_begun;    /* shared, as is what follows */
-    _Atomic int64_t second_ns; /* when rank 1 came */
+    _Atomic bool has_begun;    /* shared, like the next field */
+    _Atomic int64_t second_ns; /* when rank 1 started */
 } lateness;
 
-/* The deadline is over all of the start: rank 0 waits for rank 1 first before the segment is made, or at the
- * rendezvous, then in it. */
+/* One deadline covers the whole start. Rank 0 waits for rank 1 twice: before the segment exists or at the rendezvous,
+ * then in the segment. */
 static int starts_earlier(int rank, int size, void *argument) {
     (void)size;
     lateness *l = argument;
@@ -188,7 +188,7 @@ static void missing_ranks_are_named(void **state) {
 
 static const int64_t PATIENCE_NS = INT64_C(20000000000);
 
-/* Hears rank 1, and then says nothing until that has given up. */
+/* Accepts rank 1, and then is silent until rank 1 has given up. */
 static int keeps_rank_1_waiting(int rank, int size, void *argument) {
     (void)rank, (void)size, (void)argument;
     lksi_environment environment;
@@ -249,7 +249,7 @@ static void ranks_with_another_world_size_are_told(void **state) {
 }
 
 typedef struct crossing_case {
-    const char *transports[3], *host_ids[3], *keys[3]; /* by rank; NULL: not set */
+    const char *transports[3], *host_ids[3], *keys[3]; /* by rank; NULL: unset */
     const char *says[2];
 } crossing_case;
 
@@ -325,14 +325,14 @@ static void two_ranks_with_one_number_are_told(void **state) {
 static int finds_another_version(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
-    if (rank == 2) lksi_sleep_ns(500000000); /* and is told all the same */
+    if (rank == 2) lksi_sleep_ns(500000000); /* is informed even when it is late */
     MUST(lks_init(&world, NULL) == LKS_ERR_MISMATCH);
     MUST_SAY("rank 1 on host ");
     MUST_SAY(" runs lockstep 99.1.2, rank 0 on host ");
     return 0;
 }
 
-/* Says hello to rank 0 as lks_init does, as a rank of `version` (null: ours), and is heard. */
+/* Sends rank 0 the hello of lks_init, as a rank of `version` (NULL: this one), and waits until rank 0 has read it. */
 static int arrive(int rank, int size, const char *version, int *connection) {
     char name[LKSI_SOCKET_NAME_NBYTES], heard;
     lksi_environment environment;
@@ -348,7 +348,7 @@ static int arrive(int rank, int size, const char *version, int *connection) {
     return 0;
 }
 
-/* A rank of another library, as far as it gets. */
+/* A rank with another library version, up to its refusal. */
 static int runs_another_version(int rank, int size, void *argument) {
     (void)argument;
     lksi_welcome welcome;
@@ -376,7 +376,7 @@ static int loses_rank_1(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
     int connection;
-    if (rank == 1) { /* killed by itself, once it was heard: at no other time can rank 0 know whom it lost */
+    if (rank == 1) { /* dies once rank 0 has read its hello: before, rank 0 cannot know which rank it lost */
         MUST(arrive(rank, size, NULL, &connection) == 0);
         raise(SIGKILL);
     }
@@ -405,7 +405,8 @@ static int join_world(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Strangers of our own user, who know the name: silent ones, garbage, other words, a rank that is not one. */
+/* Strangers of the same user that know the socket's name: they are silent, send garbage or other messages, or claim to
+ * be an invalid rank. */
 static void strangers_do_not_disturb_the_start(void **state) {
     (void)state;
     enum { N_STRANGERS = 150 };

@@ -1,5 +1,5 @@
-/* comm/: strangers at the ports of a job over TCP, rank 0's and everyone's, who say nothing, garbage, what they
- * overheard, or enormous lengths: the job goes on undisturbed, and nobody gets in. */
+/* comm/: strangers connect to the ports of a job over TCP, of rank 0 and of the other ranks. They send nothing,
+ * garbage, what they overheard, or enormous lengths. The job continues undisturbed, and no stranger gets in. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "test.h"
 
@@ -30,7 +30,7 @@ static int calls_go_on(int rank, int size, void *argument) {
         for (int i = 0; i < COUNT; i++) data[i] = rank + i + call;
         MUST_OK(lks_all_reduce(world, data, data, COUNT, LKS_I32, LKS_SUM, NULL));
         for (int i = 0; i < COUNT; i++) MUST(data[i] == size * (i + call) + size * (size - 1) / 2);
-        if (call == 50) { /* new connections through the same doors */
+        if (call == 50) { /* new connections to the same ports */
             MUST_OK(lks_group_split(world, 0, 0, &part));
             MUST_OK(lks_barrier(part, NULL));
             lks_group_destroy(part);
@@ -53,8 +53,8 @@ static int knock_at(int port) {
     return -1;
 }
 
-/* What a stranger says first. 0: nothing; 1: garbage; 2: ones, whatever length that may be taken for; 3: an honest
- * beginning and then nonsense for a proof; 4: what the other side said, sent back. */
+/* What a stranger sends first. 0: nothing. 1: garbage. 2: all ones, an enormous length wherever one is expected. 3: a
+ * valid greeting and then an invalid proof. 4: what the other side sent, reflected. */
 static void be_strange(int connection, int how) {
     unsigned char bytes[512];
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = how == 2 ? 0xff : (unsigned char)(i * 37 + (size_t)how);

@@ -16,7 +16,7 @@
 
 enum { N = 4, N_PER_HOST = 2 };
 
-/* ends[context][from][to]: 0 is the writing one. */
+/* ends[context][from][to]: [0] is the writing end. */
 typedef struct wires {
     int ends[LKSI_N_CONTEXTS][N][N][2];
 } wires;
@@ -41,7 +41,7 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
                    n_written, to);
 }
 
-/* In odd pieces, so that headers and data come apart wherever they can. */
+/* Reads odd pieces, so that headers and data are split wherever possible. */
 static lks_status read_some(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
                             size_t *n_read) {
     const host *h = group->remote_state;
@@ -70,7 +70,7 @@ static int move_apart(lks_group *group, host *h, const wires *w) {
         h->seat_of[rank] = rank / N_PER_HOST == group->rank / N_PER_HOST ? rank ^ 1 : -1;
     h->wires = w;
     h->true_seat_of = group->seat_of;
-    MUST_OK(lks_barrier(group, NULL)); /* from here on nothing goes over the seats as they were */
+    MUST_OK(lks_barrier(group, NULL)); /* from here on no message uses the old seats */
     group->seat_of = h->seat_of;
     group->seat = h->seat_of[group->rank];
     group->n_seats = N_PER_HOST;
@@ -151,7 +151,7 @@ static int works_and_messages(int rank, int size, void *argument) {
         MUST_OK(lks_work_wait(works[w]));
         MUST(sums[w] == size * (size - 1) / 2 + size * w);
     }
-    /* A message that is sent on only while its sender waits in a collective. */
+    /* The message progresses only while its sender waits in a collective. */
     if (rank == 0) MUST_OK(lks_isend(world, large, LARGE, LKS_U8, 3, 1, &send));
     if (rank == 3) MUST_OK(lks_recv(world, large, LARGE, LKS_U8, LKS_ANY_SOURCE, 1, NULL));
     MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"}));
@@ -167,7 +167,8 @@ static void works_and_messages_cross_hosts(void **state) {
     run_hosts(works_and_messages);
 }
 
-/* Its messages show the other call, or, where ranks of two hosts wait for each other, their notices do. */
+/* A rank sees the other call in the messages that it gets. If ranks of two hosts wait for each other, their notices
+ * show it. */
 static int calls_differ(int rank, int size, void *argument) {
     (void)size;
     lks_group *world;
@@ -179,7 +180,7 @@ static int calls_differ(int rank, int size, void *argument) {
     if ((line = move_apart(world, &h, argument)) != 0) return line;
     MUST_OK(lks_broadcast(world, x, 5, LKS_I32, 0, &naive));
     int64_t begin_ns = lksi_now_ns();
-    int root = rank < N_PER_HOST ? 2 : 0; /* 0 waits for 2, which waits for 0 */
+    int root = rank < N_PER_HOST ? 2 : 0; /* rank 0 waits for rank 2, which waits for rank 0 */
     MUST(lks_broadcast(world, x, 5, LKS_I32, root, &naive) == LKS_ERR_MISMATCH);
     MUST(lksi_now_ns() - begin_ns < INT64_C(10000000000));
     MUST_SAY("ranks disagree at call 3: rank ");
@@ -215,7 +216,8 @@ static void ranks_of_two_hosts_that_disagree_are_told_both_calls(void **state) {
     run_hosts(lengths_differ);
 }
 
-/* Somebody who is late, by more than it takes to ask, is no disagreement; nor is one who is a call ahead. */
+/* A rank that is later than the time after which others ask is no mismatch, and neither is a rank that is one call
+ * ahead. */
 static int somebody_is_late(int rank, int size, void *argument) {
     (void)size;
     lks_group *world;
@@ -229,7 +231,7 @@ static int somebody_is_late(int rank, int size, void *argument) {
         if (rank == (i + 1) % N) lksi_sleep_ns(350000000);
         MUST_OK(lks_broadcast(world, &x, 1, LKS_I32, i, &naive));
         MUST(x == 7 + i);
-        if (rank == i) lksi_sleep_ns(350000000); /* its receivers are in the next call by now, and ask */
+        if (rank == i) lksi_sleep_ns(350000000); /* its receivers are in the next call by then, and ask */
         MUST_OK(lks_reduce(world, &sum, &sum, 1, LKS_I32, LKS_SUM, (i + 2) % N, &naive));
         MUST(rank != (i + 2) % N || sum == N);
     }
@@ -254,14 +256,14 @@ static int a_stream_ends(int rank, int size, void *argument) {
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
     if ((line = move_apart(world, &h, argument)) != 0) return line;
     MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"}));
-    if (rank == 3) { /* what it sent before counts */
+    if (rank == 3) { /* what it sent before must arrive */
         MUST_OK(lks_send(world, &(int32_t){5}, 1, LKS_I32, 0, 1));
         for (int to = 0; to < N_PER_HOST; to++) shutdown(w->ends[LKSI_CONTEXT_USER][rank][to][0], SHUT_WR);
     }
-    if (rank == 1) { /* to whom it is none: rank 1 wants nothing of rank 3 */
+    if (rank == 1) { /* no error for rank 1, which wants nothing from rank 3 */
         MUST_OK(lks_recv(world, &x, 1, LKS_I32, 0, 1, NULL));
         MUST(x == 6);
-        MUST_OK(lks_send(world, &x, 1, LKS_I32, 0, 1)); /* before rank 0 gives up */
+        MUST_OK(lks_send(world, &x, 1, LKS_I32, 0, 1)); /* before rank 0 fails */
     }
     if (rank == 0) {
         lksi_sleep_ns(30000000);
@@ -279,7 +281,7 @@ static int a_stream_ends(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Whoever would take a message from anybody is told when nobody is left. */
+/* A receive from any source gets an error when no other rank is left. */
 static int everybody_leaves(int rank, int size, void *argument) {
     (void)size;
     const wires *w = argument;
@@ -313,7 +315,7 @@ static void the_end_of_a_stream_is_an_error(void **state) {
     run_hosts(everybody_leaves);
 }
 
-/* Half a message is there, the other half is long in coming: its receiver sleeps meanwhile. */
+/* The second half of a message is late. The receiver sleeps meanwhile. */
 static int half_a_message(int rank, int size, void *argument) {
     (void)size;
     const wires *w = argument;
@@ -350,7 +352,7 @@ static void a_receiver_sleeps_while_half_a_message_is_there(void **state) {
     run_hosts(half_a_message);
 }
 
-/* --- frames that no rank of ours would send --- */
+/* --- frames that no rank of this library would send --- */
 
 static int nonsense_arrives(int rank, int size, void *argument) {
     (void)size;
@@ -361,7 +363,7 @@ static int nonsense_arrives(int rank, int size, void *argument) {
     int32_t x = 0;
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
     if ((line = move_apart(world, &h, argument)) != 0) return line;
-    /* Ranks 0 and 3 may go on while the others are still in the barrier. */
+    /* Ranks 0 and 3 may continue while the others are still in the barrier. */
     lks_status status = lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
     MUST((rank != 0 && rank != 3) || status == LKS_OK);
     if (rank == 3) {
@@ -377,7 +379,7 @@ static int nonsense_arrives(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Half of it is kept when a receive comes that it does not suit. */
+/* The first half has been stored when a receive comes that does not match. */
 static int half_a_message_does_not_fit(int rank, int size, void *argument) {
     (void)size;
     const wires *w = argument;
@@ -391,7 +393,7 @@ static int half_a_message_does_not_fit(int rank, int size, void *argument) {
     MUST_OK(lksi_messages_open(world));
     memcpy(half, &head, LKSI_FRAME_SHORT_NBYTES);
     if (rank == 3) MUST(write(w->ends[LKSI_CONTEXT_USER][rank][0][0], half, sizeof half) == sizeof half);
-    /* Rank 0 leaves the barrier and finds the mismatch while others may still be in it. */
+    /* Rank 0 leaves the barrier and finds the mismatch while the others may still be in it. */
     lks_status status = lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
     MUST(rank != 0 || status == LKS_OK);
     float x = 0;
@@ -406,7 +408,7 @@ static int half_a_message_does_not_fit(int rank, int size, void *argument) {
 
 static lksi_frame_kind second_answer;
 
-/* A large message's data may be asked for, or have been taken, once, when it has been announced. */
+/* The data of an announced message may be permitted, or reported as fetched, once. */
 static int an_answer_comes_twice(int rank, int size, void *argument) {
     (void)size;
     enum { NBYTES = 8 << 20 };
@@ -422,7 +424,7 @@ static int an_answer_comes_twice(int rank, int size, void *argument) {
     if (rank == 3) {
         const lksi_frame twice[2] = {{.kind = LKSI_FRAME_PERMITTED, .id = 1},
                                      {.kind = (uint8_t)second_answer, .id = 1}};
-        lksi_sleep_ns(30000000); /* the announcement is out by then */
+        lksi_sleep_ns(30000000); /* the announcement has been sent by then */
         MUST(write(w->ends[LKSI_CONTEXT_USER][rank][0][0], twice, sizeof twice) == sizeof twice);
     }
     lks_status status = rank == 0 ? lks_send(world, data, NBYTES, LKS_U8, 3, 1)

@@ -1,5 +1,5 @@
-/* Symmetric memory that not every rank holds, any more or at all. */
-#include "../ranks.h" /* not comm/ranks.h, which knows no launch/ */
+/* Symmetric memory that some ranks have freed or never had. */
+#include "../ranks.h" /* not comm/ranks.h, which does not know launch/ */
 
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
@@ -8,7 +8,7 @@
 
 enum { COUNT = 20000 };
 
-/* Freeing is not collective: rank 1 lets go of its part and calls with ordinary memory, rank 0 with its part. */
+/* Freeing is not collective. Rank 1 frees its part and passes ordinary memory, the others pass their part. */
 static int call_with_half_an_allocation(void *argument) {
     (void)argument;
     lks_group *group;
@@ -35,7 +35,7 @@ static void collectives_work_where_one_rank_let_go_of_its_part(void **state) {
     run_ranks(3, call_with_half_an_allocation, NULL);
 }
 
-/* A place has 24 bits for the number of its allocation. */
+/* A place has 24 bits for the number of its allocation. The test wraps it around. */
 static int call_after_many_allocations(void *argument) {
     (void)argument;
     enum { OFFSET = 16 };
@@ -60,7 +60,7 @@ static void collectives_work_after_millions_of_allocations(void **state) {
     run_ranks(2, call_after_many_allocations, NULL);
 }
 
-/* The worker looks for places among the buffers that there are; what is freed is another one. */
+/* The worker searches the list of buffers while the caller frees other ones. */
 static int free_beside_a_work(void *argument) {
     (void)argument;
     enum { N_ROUNDS = 200, N_OTHERS = 4 };
@@ -91,7 +91,7 @@ static void a_buffer_is_freed_while_another_is_in_a_work(void **state) {
     run_ranks(2, free_beside_a_work, NULL);
 }
 
-/* As by a rank 0 that gave up before another one had attached. */
+/* As by a rank 0 that gave up before the other rank had attached. */
 static void memory_that_all_have_let_go_of_is_not_held_again(void **state) {
     (void)state;
     lksi_thread_world *world;

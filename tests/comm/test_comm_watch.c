@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The watch calls this one in place of the C library's: what it has heard of reaches it as late as a test wants. */
+/* The epoll_wait below replaces the C library's: the watch gets an event as late as a test wants. */
 static atomic_bool is_holding_back, has_events;
 
 int epoll_wait(int epoll, struct epoll_event *events, int n, int timeout_ms) {
@@ -40,7 +40,7 @@ static void the_end_of_a_connection_is_not_taken_for_that_of_the_next(void **sta
     lksi_watch_remove(watch, first[0]);
     close(first[0]);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, second), 0);
-    assert_int_equal(second[0], first[0]); /* numbers come again at once */
+    assert_int_equal(second[0], first[0]); /* the kernel reuses the descriptor's number at once */
     assert_ok(lksi_watch_add(watch, second[0], LKSI_WATCH_END, count, &n_told_second));
     atomic_store(&is_holding_back, false);
     lksi_watch_destroy(watch);

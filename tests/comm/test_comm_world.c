@@ -1,4 +1,4 @@
-/* comm/: worlds of one, of threads and of processes; what their start refuses. */
+/* comm/: worlds of one rank, of threads and of processes, and what lks_init refuses. */
 #define _GNU_SOURCE /* affinity */
 #include "test.h"
 
@@ -55,7 +55,8 @@ static void a_world_can_be_joined_again(void **state) {
     run_processes(3, join_twice, "shm");
 }
 
-/* What a rank alone is refused does not count: the first world of the job is the first to all. */
+/* A call that fails on one rank before it meets the others does not count: the first world of the job is the first on
+ * all ranks. */
 static int join_after_a_refusal(int rank, int size, void *argument) {
     (void)size;
     const lks_init_options options = {.transport = argument, .timeout_ms = 20000};
@@ -76,7 +77,7 @@ static void a_world_that_was_refused_does_not_count(void **state) {
     run_processes(2, join_after_a_refusal, "tcp");
 }
 
-/* As long as can be said: nothing ends before its time. */
+/* The longest possible deadline must not overflow. */
 static int wait_without_end(int rank, int size, void *argument) {
     const char *transport = argument;
     lks_group *world;
@@ -101,7 +102,7 @@ static void a_deadline_may_be_any_number_of_milliseconds(void **state) {
     run_processes(2, wait_without_end, "tcp");
 }
 
-/* The CPUs of the ranks, by turns the first two that there are, or only the first. */
+/* Binds all ranks to the first allowed CPU, then alternately to the first two. */
 static int wait_on_own_cpus(int rank, int size, void *argument) {
     const char *transport = argument;
     for (int n_used = 1; n_used <= 2; n_used++) {
@@ -132,13 +133,14 @@ static void ranks_bound_to_cpus_of_their_own_may_spin(void **state) {
     }
 }
 
-/* The launcher says that all ranks are on one host; two at a time are told that they share one, or all. */
+/* The launcher says that all ranks are on one host. LOCKSTEP_HOST_ID says the same, or that two ranks at a time share a
+ * host. */
 static int meet_on_told_hosts(int rank, int size, void *argument) {
     bool is_divided = *(bool *)argument;
     lks_group *world;
     float x = 1;
     setenv("LOCKSTEP_HOST_ID", is_divided && rank >= 2 ? "b" : "a", 1);
-    if (rank == 0) unsetenv("LOCAL_RANK"), unsetenv("LOCAL_WORLD_SIZE"); /* means the same */
+    if (rank == 0) unsetenv("LOCAL_RANK"), unsetenv("LOCAL_WORLD_SIZE"); /* the default is the same */
     lks_status status = lks_init(&world, &(lks_init_options){.transport = "shm"});
     MUST(status == (is_divided ? LKS_ERR_ARGUMENT : LKS_OK));
     if (status == LKS_OK) lks_group_destroy(world);
@@ -168,7 +170,7 @@ static void the_host_id_goes_before_what_the_launcher_says(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_world_that_was_refused_does_not_count), /* before this process has had one */
+        cmocka_unit_test(a_world_that_was_refused_does_not_count), /* first: this process has had no world yet */
         cmocka_unit_test(one_process_is_a_world),
         cmocka_unit_test(threads_meet),
         cmocka_unit_test(processes_meet),

@@ -7,7 +7,7 @@
 
 enum { N_PER_PAIR = 8, MOST_TRAFFIC_NBYTES = 200000, N_TRAFFIC_TAGS = 3 };
 
-/* Message `k` from `from` to `to`: all ranks know what it is. */
+/* Length, tag and bytes of message `k` from `from` to `to`. Every rank can compute them. */
 static inline size_t traffic_nbytes(uint64_t seed, int from, int to, int k) {
     static const size_t edges[] = {0, 1, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 65536, MOST_TRAFFIC_NBYTES};
     uint64_t draw = lksi_random_below(seed, (uint64_t)(from * 64 + to), (uint64_t)k, 14);
@@ -56,7 +56,7 @@ static inline int finish_one(uint64_t seed, traffic_item *item, bool is_send) {
     return 0;
 }
 
-/* Every rank sends N_PER_PAIR messages to every rank, itself too. */
+/* Every rank sends N_PER_PAIR messages to every rank, including itself. */
 static inline int random_traffic(lks_group *group, uint64_t seed) {
     enum { MOST = 2 * MAX_TEST_RANKS * N_PER_PAIR };
     int rank = lks_group_rank(group), size = lks_group_size(group), n_lanes = 2 * size, n_items = 0, line;
@@ -64,7 +64,7 @@ static inline int random_traffic(lks_group *group, uint64_t seed) {
     bool is_send[MOST];
     int n_of_lane[2 * MAX_TEST_RANKS] = {0};
     uint64_t draw = 0;
-    while (n_items < n_lanes * N_PER_PAIR) { /* of each lane in order, lanes at random */
+    while (n_items < n_lanes * N_PER_PAIR) { /* the messages of a lane in order, the lanes at random */
         int lane = (int)lksi_random_below(seed + 1, (uint64_t)rank, draw++, (uint64_t)n_lanes), peer = lane / 2;
         if (n_of_lane[lane] == N_PER_PAIR) continue;
         is_send[n_items] = lane % 2 == 0;

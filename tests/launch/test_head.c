@@ -1,4 +1,4 @@
-/* launch/: hosts that the head of a run does not let in, those that are lost early, and how they are reached. */
+/* launch/: hosts that the head of a run rejects, hosts that are lost early, and how hosts are reached. */
 /* labels: no-tsan */
 #define _GNU_SOURCE /* memfd_create, pipe2 */
 #include "test.h"
@@ -30,10 +30,10 @@ static int free_port(void) {
 
 typedef struct head_process {
     pid_t pid;
-    int port, report; /* what it tells the user comes out of `report` */
+    int port, report; /* `report` is the read end of the head's standard error */
 } head_process;
 
-/* `lockstep ARGUMENTS`. */
+/* Starts `lockstep ARGUMENTS`. */
 static head_process start_lockstep(char *const *arguments) {
     int report[2];
     head_process head = {.port = 0};
@@ -49,7 +49,7 @@ static head_process start_lockstep(char *const *arguments) {
     return head;
 }
 
-/* Node 0 of two. */
+/* Starts the head as node 0 of two. */
 static head_process start_head_with(const char *program) {
     char number[16];
     const int port = free_port();
@@ -80,24 +80,24 @@ static head_process start_head_with(const char *program) {
     return head;
 }
 
-/* Its ranks end at once. */
+/* Its ranks exit immediately. */
 static head_process start_head(void) { return start_head_with("true"); }
 
-/* Over the hosts of a file, each reached by this program as a remote shell of the kind `kind`. */
+/* Starts a run over the hosts of a hosts file. This program plays the remote shell, of kind `kind`. */
 static head_process start_head_of(const char *hosts, const char *kind, char *const *more) {
     char path[64], shell[64], *arguments[16] = {"lockstep", "run", "--hosts", path, "--ssh", shell};
     const int file = memfd_create("hosts", 0);
     assert_true(file >= 0);
     assert_int_equal(write(file, hosts, strlen(hosts)), (ssize_t)strlen(hosts));
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    snprintf(shell, sizeof shell, "/proc/%d/exe %s", (int)getpid(), kind); /* --ssh is words: a path may have blanks */
+    snprintf(shell, sizeof shell, "/proc/%d/exe %s", (int)getpid(), kind); /* no path: it may have blanks */
     for (int n = 6; *more != NULL; more++) arguments[n++] = *more;
     const head_process head = start_lockstep(arguments);
     close(file);
     return head;
 }
 
-/* Until `awaited` has come; NULL: to the end. */
+/* Reads until `awaited` has appeared, or to the end if it is NULL. */
 static void read_report(const head_process *head, const char *awaited, char text[2048]) {
     text[0] = '\0';
     for (size_t n_told = 0; n_told < 2047 && (awaited == NULL || strstr(text, awaited) == NULL);) {
@@ -144,7 +144,7 @@ static void assert_told_to_end(int connection, const char *why) {
     lksi_link_close(&link);
 }
 
-/* What the head says of that kind and generation. */
+/* Waits for a message of this kind and generation from the head. */
 static void await_message(lksi_link *link, int kind, int generation) {
     lksi_message message = {.kind = LKSI_MESSAGE_HEARTBEAT};
     struct pollfd polled = {.fd = link->connection, .events = POLLIN};
@@ -183,17 +183,17 @@ static void a_host_that_does_not_fit_ends_the_run(void **state) {
     }
 }
 
-/* All hosts are there, so the run has begun: what follows is a generation without the one that is lost. */
+/* All hosts have joined, so the run has begun: a generation without the lost host follows. */
 static void a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others(void **state) {
     (void)state;
     const lksi_agent_hello hello = right_hello();
     const head_process head = start_head();
-    lksi_sleep_ns(INT64_C(1000000) * 1500); /* node 0's own agent has joined meanwhile */
+    lksi_sleep_ns(INT64_C(1000000) * 1500); /* node 0's own agent joins meanwhile */
     close(join(head.port, &hello));
     assert_ends(&head, 0, "generation 1 of 1 rank follows");
 }
 
-/* They are asked to end, for which they need not end by the signal. */
+/* The ranks get SIGTERM, but catch it and exit with status 0. */
 static void ranks_that_end_well_make_room_for_more(void **state) {
     (void)state;
     char text[2048];
@@ -219,7 +219,7 @@ static void a_host_that_claims_no_port_is_lost(void **state) {
     assert_ends(&head, 1, "host far was lost: it did not claim a port in time (rank 0)");
 }
 
-/* Of a rank that has written more than a message holds. */
+/* The rank has written more than fits in a message. */
 static void the_last_line_of_a_failed_rank_is_told(void **state) {
     (void)state;
     char directory[] = "/tmp/lockstep_head_XXXXXX", log[64];
@@ -241,7 +241,7 @@ static int count_lines(int descriptor) {
     return n_lines;
 }
 
-/* Here it does so for longer than a host may be silent. */
+/* The reader pauses for longer than the heartbeat timeout. */
 static void a_reader_that_pauses_costs_no_host(void **state) {
     (void)state;
     int output[2];
@@ -271,7 +271,7 @@ static void ssh_may_be_told_a_user(void **state) {
     assert_ends(&head, 0, "");
 }
 
-/* The key is the last. */
+/* The job key is the last variable: if any were cut off, it would be missing. */
 static void all_variables_are_handed_on(void **state) {
     (void)state;
     char name[32];
@@ -336,7 +336,7 @@ static void a_signal_before_it_has_joined_is_named(void **state) {
 
 /* --- this program as a remote shell --- */
 
-/* An agent that joins, and then has nothing to say. */
+/* Plays an agent that joins and then only sends heartbeats. */
 static int be_mute(void) {
     lksi_run run = {.port = 0};
     lksi_agent_hello hello = right_hello();
@@ -356,7 +356,7 @@ static int be_mute(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "mute") == 0) return be_mute();
-    if (argc > 1) return execl("/bin/sh", "sh", "-c", argv[argc - 1], (char *)NULL); /* it was asked to */
+    if (argc > 1) return execl("/bin/sh", "sh", "-c", argv[argc - 1], (char *)NULL); /* plays the remote shell */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),

@@ -49,7 +49,7 @@ static void one_who_does_not_read_is_lost(void **state) {
 
 static const int64_t timeout_ms = 400;
 
-/* For so long, with a tick all the time. */
+/* Receives and ticks for `duration_ms`. */
 static void listen_for(lksi_link *link, int64_t duration_ms) {
     lksi_message message;
     const int64_t until_ns = lksi_now_ns() + duration_ms * 1000000;
@@ -70,7 +70,7 @@ static void one_who_is_silent_is_lost(void **state) {
     lksi_link_close(&theirs);
 }
 
-/* As all processes of a job are that is suspended. */
+/* Like all processes of a suspended job. */
 static void sides_that_were_stopped_together_do_not_lose_each_other(void **state) {
     (void)state;
     lksi_link ours, theirs;
@@ -78,11 +78,11 @@ static void sides_that_were_stopped_together_do_not_lose_each_other(void **state
     lksi_link_tick(&ours, timeout_ms);
     lksi_link_tick(&theirs, timeout_ms);
     lksi_sleep_ns(2 * timeout_ms * 1000000);
-    listen_for(&ours, 20); /* the other side comes a little later */
+    listen_for(&ours, 20); /* the other side wakes a little later */
     assert_true(ours.connection >= 0);
     lksi_link_tick(&theirs, timeout_ms);
     assert_true(theirs.connection >= 0);
-    listen_for(&ours, 10 * timeout_ms); /* and then not any more */
+    listen_for(&ours, 10 * timeout_ms); /* and then is silent */
     assert_string_equal(ours.loss, "has been silent for 0.4 s");
     lksi_link_close(&theirs);
 }

@@ -1,4 +1,4 @@
-/* launch/: how many ranks a generation has; hosts files; what an agent is told. */
+/* launch/: how many ranks a generation has, hosts files, and the text that an agent gets. */
 #include "test.h"
 
 #include "launch/agent.h"
@@ -134,7 +134,7 @@ static void hosts_may_come_through_a_pipe(void **state) {
 
 /* --- agent_text.c --- */
 
-/* Hands `nbytes` of `text` to the reader, through a pipe that then ends. */
+/* Feeds `nbytes` of `text` to the reader through a pipe, then closes it. */
 static lks_status read_back(const char *text, size_t nbytes, lksi_run *run, char **kept, char ***argv) {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
@@ -179,7 +179,7 @@ static void an_agent_hears_what_it_was_told(void **state) {
     lksi_free(kept), lksi_free(argv), lksi_free(text);
 }
 
-/* Wherever it is cut off; only a program without its last arguments cannot be told from a whole one. */
+/* Tries every length up to the program's name. A program that lacks its last arguments looks complete. */
 static void orders_that_are_cut_off_are_refused(void **state) {
     (void)state;
     char *text, *kept, **argv;

@@ -1,4 +1,4 @@
-/* launch/: ranks as forked processes, by lks_spawn, and the supervisor under it. */
+/* launch/: ranks as forked processes, by lks_spawn, and its supervisor. */
 /* labels: no-tsan */
 #define _GNU_SOURCE /* posix_openpt, affinity */
 #include "test.h"
@@ -25,9 +25,8 @@
 #include <termios.h>
 #include <unistd.h>
 
-/* The C library's, but where asked as on a kernel of 4096 CPUs, of which 1500 and 1501 are allowed and 1500 cannot be
- * had.
- */
+/* Makes the functions below, which replace the C library's, act like a kernel with 4096 CPUs: 1500 and 1501 are
+ * allowed, but a thread cannot be bound to 1500. */
 static bool has_many_cpus;
 
 int sched_getaffinity(pid_t pid, size_t nbytes, cpu_set_t *set) {
@@ -46,7 +45,7 @@ int sched_setaffinity(pid_t pid, size_t nbytes, const cpu_set_t *set) {
     return 8 * nbytes >= 4096 && CPU_ISSET_S(1501, nbytes, set) ? 0 : -1;
 }
 
-/* The same with a full disk that is told of when a file is closed. */
+/* Makes fclose, which replaces the C library's, fail as on a full disk that reports the error when a file is closed. */
 static bool is_closed_in_vain;
 
 int fclose(FILE *file) {
@@ -59,7 +58,7 @@ int fclose(FILE *file) {
     return EOF;
 }
 
-/* What the ranks write for the test to see. */
+/* What the ranks report to the test through shared memory. */
 typedef struct shared {
     atomic_int n_calls;
     atomic_int grandchild;
@@ -102,7 +101,7 @@ static void processes_join_one_world(void **state) {
 
 static int wait_for_ever(void *argument) {
     (void)argument;
-    while (pause() < 0) continue; /* which it always is, after a signal that did not end us */
+    while (pause() < 0) continue; /* pause always returns -1, after a signal handler */
     return 0;
 }
 
@@ -174,7 +173,7 @@ static int rank_1_dies_in_a_barrier(void *argument) {
     return status == LKS_ERR_PEER ? 4 : 5;
 }
 
-/* The survivors fail at once, too; it is rank 1 that the user must look at. */
+/* The surviving ranks fail immediately after rank 1, which is the one that the user must look at. */
 static void the_first_failure_is_named_not_what_follows_from_it(void **state) {
     (void)state;
     int exit_status, is_killed = 1;
@@ -221,7 +220,7 @@ static int leave_a_grandchild(void *argument) {
     return 0;
 }
 
-/* Whoever adopts it may take a moment to reap it. */
+/* The process that adopts it may take a moment to reap it. */
 static bool has_gone(pid_t pid) {
     for (int i = 0; i < 200; i++) {
         char path[64], state = 'Z';
@@ -244,7 +243,7 @@ static void what_a_rank_started_ends_with_it(void **state) {
     munmap(seen, sizeof *seen);
 }
 
-/* One that is traced by somebody else is not its parent's to reap, as if it did not end. */
+/* A traced child is reported to its tracer, so its parent cannot reap it, as if it did not end. */
 static void a_child_that_does_not_end_is_given_up(void **state) {
     (void)state;
     int wait_status;
@@ -328,7 +327,7 @@ static void a_log_that_cannot_be_closed_is_lost(void **state) {
     assert_int_equal(rmdir(directory), 0);
 }
 
-/* As whoever started us may have left it. */
+/* The signal mask is inherited: the parent process may have left the signal blocked. */
 static void a_signal_that_was_blocked_is_forwarded_all_the_same(void **state) {
     (void)state;
     char *const program[] = {"sh", "-c", "kill -TERM $PPID; exec sleep 10", NULL};
@@ -342,7 +341,7 @@ static void a_signal_that_was_blocked_is_forwarded_all_the_same(void **state) {
     assert_int_equal(end.exit_status, 128 + SIGTERM);
 }
 
-/* 0 where it may write and have settings, and is told that it cannot read. */
+/* Returns 0 if writing and changing the settings succeed and reading fails with EIO. */
 static int use_the_terminal(void *argument) {
     const int terminal = *(int *)argument;
     struct termios settings;
@@ -352,12 +351,12 @@ static int use_the_terminal(void *argument) {
     return read(terminal, &byte, 1) < 0 && errno == EIO ? 0 : 3;
 }
 
-/* A session of its own, with the terminal at `path`, from which ranks are started. */
+/* Starts a new session with the terminal at `path`, and starts ranks from it. */
 static int spawn_at(const char *path) {
     struct termios settings;
     int exit_status = 1;
     setsid();
-    int terminal = open(path, O_RDWR); /* is the session's with that */
+    int terminal = open(path, O_RDWR); /* becomes the session's controlling terminal */
     if (terminal < 0 || tcgetattr(terminal, &settings) != 0) return 125;
     settings.c_lflag |= TOSTOP;
     if (tcsetattr(terminal, TCSANOW, &settings) != 0) return 125;
@@ -379,7 +378,7 @@ static void ranks_are_not_stopped_at_their_terminal(void **state) {
     assert_int_equal(WEXITSTATUS(wait_status), 0);
 }
 
-/* While the other reads what never comes, and stdin is locked. */
+/* Rank 0 meanwhile reads from a pipe without data, and holds the lock of stdin. */
 static int rank_1_calls_exit(int argc, char **argv) {
     (void)argv;
     lks_group *world;
@@ -389,7 +388,7 @@ static int rank_1_calls_exit(int argc, char **argv) {
     exit(argc);
 }
 
-/* Here and not with the threads' tests because it takes a process that may end. */
+/* This test is not with the tests of threads because it needs a process that may exit. */
 static void a_rank_thread_that_calls_exit_is_named(void **state) {
     (void)state;
     for (int exit_status = 0; exit_status <= 5; exit_status += 5) {
@@ -459,7 +458,7 @@ static void a_spawned_rank_does_not_report_as_its_parent(void **state) {
     int ends[2], before = dup(STDERR_FILENO);
     assert_int_equal(pipe(ends), 0);
     assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
-    lksi_process_set_rank(5); /* as in a world that is over */
+    lksi_process_set_rank(5); /* as if left by an earlier world */
     lks_status status = lks_spawn(1, LKS_PROCESSES, report_before_the_start, NULL);
     lksi_process_set_rank(-1);
     assert_true(dup2(before, STDERR_FILENO) >= 0);
@@ -473,7 +472,7 @@ static void a_spawned_rank_does_not_report_as_its_parent(void **state) {
 
 static int print_by_spawn(void) { return lks_spawn(2, LKS_PROCESSES, print_lines, NULL) == LKS_ERR_PEER ? 77 : 1; }
 
-/* As systemd starts a service, with SIGPIPE ignored. */
+/* SIGPIPE is ignored, as in a service that systemd starts. */
 static void a_reader_that_has_had_enough_is_no_failure(void **state) {
     (void)state;
     for (int is_socket = 0; is_socket < 2; is_socket++) {
@@ -489,7 +488,7 @@ static void a_spawned_rank_whose_output_is_lost_fails(void **state) {
     assert_int_equal(exit_status_with_stdout(open("/dev/full", O_WRONLY), print_by_spawn), 77);
 }
 
-/* To a pipe that is full: its reader pauses. */
+/* Writes to a full pipe, whose reader pauses. */
 static int print_and_call_exit(int argc, char **argv) {
     (void)argc, (void)argv;
     static const char text[] = "the last words";
@@ -519,7 +518,7 @@ static void what_a_rank_thread_printed_before_it_called_exit_waits_for_its_reade
         _exit(lks_main(0, (char *[]){NULL}, print_and_call_exit));
     }
     close(ends[1]);
-    lksi_sleep_ns(1000 * LKSI_NS_PER_MS); /* longer than is waited for other files */
+    lksi_sleep_ns(1000 * LKSI_NS_PER_MS); /* longer than the wait for other files */
     for (ssize_t n = 1; n > 0; n_read += (size_t)(n > 0 ? n : 0))
         n = read(ends[0], text + n_read, sizeof text - n_read);
     close(ends[0]);
@@ -528,7 +527,7 @@ static void what_a_rank_thread_printed_before_it_called_exit_waits_for_its_reade
     assert_non_null(strstr(text + capacity, "the last words"));
 }
 
-/* The port that `descriptor` is bound to; 0 where it is no such socket. */
+/* The port that `descriptor` is bound to, or 0 if it is not an IPv4 socket. */
 static int port_of(int descriptor) {
     struct sockaddr_in address = {.sin_family = AF_UNSPEC};
     socklen_t nbytes = sizeof address;
@@ -548,7 +547,7 @@ static int find_the_port(void *argument) {
 
 static void rank_0_alone_is_handed_the_port(void **state) {
     (void)state;
-    setenv("LOCKSTEP_LISTENER_FD", "17", 1); /* of a launcher further up */
+    setenv("LOCKSTEP_LISTENER_FD", "17", 1); /* inherited from an outer launcher */
     assert_ok(lks_spawn(3, LKS_PROCESSES, find_the_port, NULL));
     unsetenv("LOCKSTEP_LISTENER_FD");
 }
@@ -574,7 +573,7 @@ static void *wait_a_little(void *argument) {
     return argument;
 }
 
-/* As one that was waited for may be, for a moment: the kernel is at its end still. */
+/* A joined thread may still exist in the kernel for a moment. A detached one plays it. */
 static void a_thread_that_is_about_to_end_is_waited_for(void **state) {
     (void)state;
     pthread_t thread;

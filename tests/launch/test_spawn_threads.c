@@ -116,7 +116,7 @@ static atomic_int rank_mask;
 
 static int mark_rank(int argc, char **argv) {
     if (argc != 2 || strcmp(argv[1], "hello") != 0 || argv[2] != NULL) return 1;
-    argv[1][0] = 'j'; /* ours to write to: no other rank sees it */
+    argv[1][0] = 'j'; /* argv is this rank's own copy */
     lks_group *world;
     if (lks_init(&world, NULL) != LKS_OK) return 1;
     atomic_fetch_or(&rank_mask, 1 << lks_group_rank(world));
@@ -159,10 +159,10 @@ static int fail_or_go_on_for_ever(int argc, char **argv) {
     (void)argc, (void)argv;
     static atomic_int n_started;
     if (atomic_fetch_add(&n_started, 1) == 0) return 3;
-    return getchar(); /* which nothing ever comes for, and with which stdin is locked */
+    return getchar(); /* blocks for ever, and holds the lock of stdin */
 }
 
-/* In a child: the process is what ends. */
+/* Runs in a child process, because the process ends. */
 static void a_rank_that_goes_on_after_a_failure_ends_with_the_process(void **state) {
     (void)state;
     int64_t began_ns = lksi_now_ns();
