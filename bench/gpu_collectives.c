@@ -1,16 +1,16 @@
-/* Collectives between GPUs, by nccl-tests' definitions: over NCCL or over the hosts.
+/* Collectives between GPUs, by the definitions of nccl-tests: over NCCL or over the hosts.
  *
  *     lockstep run -n 2 build/bench/gpu_collectives nccl 8 67108864 8
  *
- * The arguments: nccl or host, the first size in bytes, the last, the factor between two. A line of JSON for each
- * operation and size. Each size: the result checked, then blocks of calls back to back, ended by a wait; a block's time
- * is the slowest rank's, the time is the median of the blocks. `bytes` is what a rank holds, or all blocks together
- * where there is one for each rank; algbw is bytes / time in 1e9 bytes a second, busbw is algbw times what a link has
- * to carry of them at least.
+ * Arguments: nccl or host, the first size in bytes, the last size, the factor between two sizes. Output: a line of JSON
+ * for each operation and size. For each size the result is checked. Then blocks of calls run back to back, each ended
+ * by a wait. The time of a block is that of the slowest rank. The reported time is the median over the blocks. `bytes`
+ * is what a rank holds, or all blocks together if there is one per rank. algbw is bytes / time in 1e9 bytes a second.
+ * busbw is algbw times the minimum that each link has to carry per byte.
  *
- * Each rank takes the GPU of its number on the host. Where there are more ranks than GPUs they share them, and tell
- * NCCL that they are on different hosts: it then goes over sockets, which says what NCCL costs, not what links carry.
- */
+ * Each rank takes the GPU of its number on the host. If there are more ranks than GPUs, they share GPUs and tell NCCL
+ * that they are on different hosts. NCCL then uses sockets: the result shows the cost of NCCL, not the bandwidth of
+ * links. */
 #include <cuda_runtime_api.h>
 #include <lockstep/comm.h>
 #include <lockstep/gpu.h>
@@ -46,9 +46,9 @@ typedef struct rig {
         }                                                                                                              \
     } while (0)
 
-/* --- operations: `count` elements in all, and what element i of a rank's result is --- */
+/* --- operations: `count` elements in total, and the expected element i of a rank's result --- */
 
-/* Small whole numbers: every order of additions gives the same. */
+/* Small integers: every order of additions gives the same sum. */
 static float value(int rank, size_t i) { return (float)((i * 3 + (size_t)rank * 5) % 17); }
 
 static float sum(const rig *r, size_t i) {
@@ -109,7 +109,7 @@ static const operation operations[] = {{"all_reduce", all_reduce, summed, 0, 2},
                                        {"all_to_all", all_to_all, my_block_of_each, 0, 1}};
 enum { N_OPERATIONS = sizeof operations / sizeof operations[0] };
 
-/* --- a size of one of them --- */
+/* --- one size of one operation --- */
 
 static int64_t now_ns(void) {
     struct timespec now;
@@ -138,7 +138,7 @@ static int64_t count_errors(const rig *r, const operation *o, size_t count) {
     return n_errors;
 }
 
-/* Of `n_calls`, on the slowest rank. */
+/* The time of `n_calls` calls on the slowest rank, in ns. */
 static double time_block(const rig *r, const operation *o, size_t count, int n_calls) {
     MUST(lks_barrier(r->world, NULL));
     int64_t began_ns = now_ns();
@@ -156,7 +156,7 @@ static int by_value(const void *a, const void *b) {
 
 static double time_call_ns(const rig *r, const operation *o, size_t count) {
     double blocks[N_BLOCKS];
-    time_block(r, o, count, 3); /* warms up */
+    time_block(r, o, count, 3); /* warm-up */
     double wanted = BLOCK_NS / (time_block(r, o, count, 3) / 3);
     int n_calls = wanted < 1 ? 1 : wanted > MOST_CALLS ? MOST_CALLS : (int)wanted;
     for (int i = 0; i < N_BLOCKS; i++) blocks[i] = time_block(r, o, count, n_calls) / n_calls;

@@ -1,11 +1,11 @@
-/* How close a training step of ResNet9 comes to its bare convolutions, one thread, batch 128 unless given:
+/* How close a training step of ResNet9 comes to its bare convolutions, with one thread and batch 128 by default:
  *
  *     build/bench/resnet9_floor [REPETITIONS [BATCH]]
  *
  * The floor is the time of oneDNN's forward, input-gradient and weight-gradient primitives at the model's shapes, in
- * the layouts that they like best, each run on memory of its own. Both sides run in turns; the medians are printed as
- * JSON, and behind them the step's kernels with their mean times. The step is forward, backward and Adam on the same
- * data. */
+ * the layouts that they prefer, each with memory of its own. Floor and step are measured in turns. The output is JSON
+ * with the medians, followed by the step's kernels with their mean times. The step is forward, backward and Adam on the
+ * same data. */
 #include "../examples/resnet9_model.h"
 
 #include "base/base.h"
@@ -16,7 +16,7 @@
 
 typedef struct conv {
     int64_t in_channels, out_channels, size, kernel, stride;
-    int count; /* convolutions of this shape in the model */
+    int count; /* number of convolutions of this shape in the model */
 } conv;
 
 static const conv convolutions[] = {{3, 16, 32, 7, 4, 1}, {16, 32, 8, 3, 2, 1},  {32, 32, 4, 3, 1, 2},
@@ -24,7 +24,7 @@ static const conv convolutions[] = {{3, 16, 32, 7, 4, 1}, {16, 32, 8, 3, 2, 1}, 
 static const lksi_op passes[] = {LKSI_OP_CONV2D, LKSI_OP_CONV2D_GRAD_INPUT, LKSI_OP_CONV2D_GRAD_WEIGHT};
 enum { N_SHAPES = sizeof convolutions / sizeof convolutions[0], N_PASSES = 3, MOST_REPETITIONS = 10000 };
 
-/* One primitive with its data; NULL where the model has no such pass: nothing needs the image's gradient. */
+/* One primitive with its data. NULL if the model has no such pass: the gradient of the image is not needed. */
 typedef struct work {
     lksi_dnnl_primitive *primitive;
     void *data[4], *scratch;
@@ -83,7 +83,7 @@ static double run_works(int repetition) {
     return sum_us;
 }
 
-/* --- our step --- */
+/* --- Lockstep's step --- */
 
 typedef struct training {
     lks_group *group;
@@ -124,7 +124,7 @@ static double run_step(training *t) {
     return now_us() - began_us;
 }
 
-/* --- both in turns --- */
+/* --- both, in turns --- */
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;

@@ -1,4 +1,5 @@
-/* What bench/start.py starts: the ranks meet, pass a barrier, and rank 0 says when, in nanoseconds since 1970. */
+/* The program that bench/start.py starts: the ranks meet and pass a barrier. Rank 0 prints the time, in nanoseconds
+ * since 1970. */
 #include <lockstep/comm.h>
 
 #include <stdio.h>

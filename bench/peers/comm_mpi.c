@@ -1,10 +1,10 @@
-/* What `lockstep bench` measures, on an MPI library: the same warm-up, blocks, singles, checks and definitions (see
- * src/cli/bench_measure.c), f32, sum, out of place. One JSON object per size on standard output.
+/* Measures what `lockstep bench` measures, on an MPI library: the same warm-up, blocks, singles, checks and definitions
+ * (see src/cli/bench_measure.c), f32, sum, out of place. Prints one JSON object per size on standard output.
  *
  *     mpicc.openmpi -O3 comm_mpi.c -o comm_openmpi && mpirun.openmpi -n 2 ./comm_openmpi openmpi all_reduce 4,65536
  *
- * Arguments: the peer's name for the JSON lines, the operation, sizes in bytes; "used": as lockstep bench --used.
- */
+ * Arguments: the peer's name for the JSON lines, the operation, sizes in bytes. A further argument "used" means the
+ * same as lockstep bench --used. */
 #include <mpi.h>
 
 #include <stdio.h>
@@ -16,10 +16,10 @@ static const double block_s = 2e-3, singles_s = 0.1;
 
 typedef struct task {
     int rank, size, count; /* elements of one block */
-    int *counts, *begins;  /* of all_to_allv, `in` and `out` alike */
+    int *counts, *begins;  /* of all_to_allv, for both `in` and `out` */
     float *in, *out;
-    float *given;                       /* what is written before each call; */
-    size_t given_nbytes, result_nbytes; /* and that many bytes of `out` read after it. Both 0 unless "used" */
+    float *given;                       /* written before each call */
+    size_t given_nbytes, result_nbytes; /* bytes written to `given`, bytes read of `out`; 0 unless "used" */
     void (*run)(const struct task *t);
 } task;
 
@@ -79,7 +79,7 @@ typedef struct operation {
     const char *name;
     void (*run)(const task *t);
     float (*expected)(const task *t, size_t i);
-    int has_blocks, gives_block, has_block_result, is_pair; /* a block per rank: all that it has, gives, gets */
+    int has_blocks, gives_block, has_block_result, is_pair; /* n blocks in all; gives one only; gets n; two ranks */
     double share_of_call;
 } operation;
 
@@ -108,7 +108,7 @@ static long count_errors(const operation *op, const task *t, size_t n_total) {
     return n_errors;
 }
 
-/* Uneven on purpose, as lockstep bench has them: share s is about s + 1 parts. */
+/* The shares are uneven, as in lockstep bench: share s has about s + 1 parts. */
 static void share_out(const task *t, size_t n_total) {
     int n = t->size, n_shares = n * (n + 1) / 2, left = (int)n_total, begin = 0;
     for (int share = n - 1; share >= 0; share--) {
@@ -124,7 +124,7 @@ static void share_out(const task *t, size_t n_total) {
 
 /* --- time --- */
 
-/* Seconds a call in each of n_blocks blocks of n_calls, of the slowest rank. */
+/* The seconds per call of the slowest rank, for each of n_blocks blocks of n_calls. */
 static void time_blocks(const task *t, long n_calls, int n_blocks, double *call_s) {
     for (int block = 0; block < n_blocks; block++) {
         MPI_Barrier(MPI_COMM_WORLD);

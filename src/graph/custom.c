@@ -6,8 +6,8 @@
 #include <string.h>
 
 struct lksi_custom {
-    lks_custom_options options; /* without the dimensions, which the node has */
-    char *kernel_name;          /* "host:" and the name */
+    lks_custom_options options; /* without the dimensions, which the node holds */
+    char *kernel_name;          /* "host:" followed by the name */
 };
 
 static const char prefix[] = "host:";
@@ -95,7 +95,7 @@ lks_node *lks_custom(lks_node *const *inputs, int n_inputs, const lks_custom_opt
     return node;
 }
 
-/* --- the host step --- */
+/* --- the step on the host --- */
 
 static lks_tensor_view view_of(const lksi_tensor *tensor, void *data) {
     return (lks_tensor_view){.type = tensor->type,
@@ -109,7 +109,7 @@ static bool is_wanted(const lksi_lowering *lowering, int output) {
     return lowering->op == LKSI_OP_CUSTOM || (lowering->attributes.axes >> output & 1) != 0;
 }
 
-/* `in` and `out` are in the host's memory. */
+/* `in` and `out` are in host memory. */
 static lks_status call_user(const lks_program *program, const lksi_lowering *lowering, void *const *in,
                             void *const *out) {
     const lksi_custom *custom = find_custom(program->store->graph, &lowering->attributes);
@@ -143,7 +143,7 @@ static size_t total_nbytes(const lksi_tensor *tensors, int n_tensors) {
     return nbytes;
 }
 
-/* Gives each tensor its part of `memory`. */
+/* Assigns each tensor its part of `memory`. */
 static void place(const lksi_tensor *tensors, int n_tensors, char *memory, void **placed) {
     for (int i = 0; i < n_tensors; i++) {
         placed[i] = memory;
@@ -151,7 +151,7 @@ static void place(const lksi_tensor *tensors, int n_tensors, char *memory, void 
     }
 }
 
-/* For a device with memory of its own: the tensors are copied to the host and back. */
+/* For devices with their own memory: copies the tensors to the host and back. */
 static lks_status run_there(const lks_program *program, const lksi_lowering *lowering, void *const *in,
                             void *const *out) {
     const lks_device *device = program->store->graph->device;

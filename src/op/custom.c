@@ -1,10 +1,10 @@
-/* Operators of the user's own. */
+/* Shapes and gradients of custom operators. */
 #include "op/op_internal.h"
 
 static bool is_needed(const lksi_inference *q, int input) { return (q->attributes->axes >> input & 1) != 0; }
 
 lks_status lksi_infer_custom(const lksi_inference *q) {
-    if (q->op == LKSI_OP_CUSTOM) return LKS_OK; /* the result is given */
+    if (q->op == LKSI_OP_CUSTOM) return LKS_OK; /* the caller gives the result's shape */
     for (int i = 0; i < lksi_op_n_outputs(q->op); i++)
         q->outputs[i] = is_needed(q, i) ? q->inputs[i] : (lksi_tensor){.type = LKS_U8};
     return LKS_OK;

@@ -1,4 +1,4 @@
-/* What the tests of the cuda device share. */
+/* Shared code of the tests of the cuda device. */
 #ifndef CUDA_TEST_H
 #define CUDA_TEST_H
 
@@ -9,22 +9,24 @@
 #include <string.h>
 #include <unistd.h>
 
-/* LOCKSTEP_TEST_CUDA=real: on the GPU of this machine, by the modules that lie beside the tests' directory, or where
- * LOCKSTEP_CUDA_MODULE and LOCKSTEP_NCCL_MODULE say; what only the emulated GPU can show is left out. */
+/* LOCKSTEP_TEST_CUDA=real: the tests run on the GPU of this machine. They use the modules in the parent of the tests'
+ * directory, or those that LOCKSTEP_CUDA_MODULE and LOCKSTEP_NCCL_MODULE name. Tests that need the emulated GPU are
+ * skipped. */
 static inline bool is_real_gpu(void) {
     const char *wanted = getenv("LOCKSTEP_TEST_CUDA");
     return wanted != NULL && strcmp(wanted, "real") == 0;
 }
 
-/* Sums come in another order there. */
+/* A real GPU adds in another order. */
 static inline double gpu_tolerance(double tolerance) { return is_real_gpu() ? 10 * tolerance : tolerance; }
 
-/* Where it is a real one: leaves the test. */
+/* Skips the test on a real GPU. */
 static inline void need_emulated_gpu(void) {
     if (is_real_gpu()) skip();
 }
 
-/* Products in whole f32: TF32 rounds their operands to 11 bits. Whether the module is there. */
+/* Selects a module and returns whether it exists. Products use full f32, because TF32 rounds their operands to 11
+ * bits. */
 static inline bool choose_module(const char *variable, const char *real, const char *emulated) {
     if (is_real_gpu()) setenv("NVIDIA_TF32_OVERRIDE", "0", 1);
     setenv(variable, is_real_gpu() ? real : emulated, !is_real_gpu());
@@ -41,14 +43,15 @@ static inline lks_device *create_cuda(void) {
     return device;
 }
 
-/* In a test among others: the GPU is device "cuda:0" from now on, or the test is skipped, and says so. */
+/* For single tests in other programs: selects the GPU, as device "cuda:0". Skips the test with a message if there is no
+ * module. */
 static inline void use_gpu(void) {
     if (choose_gpu()) return;
     puts("skipped: this build has no CUDA toolkit, whose headers the emulated GPU needs");
     skip();
 }
 
-/* Skips where the build had no CUDA toolkit, and says so. */
+/* Skips with a message if the build had no CUDA toolkit. */
 #define run_cuda_tests(name, tests)                                                                                    \
     (choose_gpu() ? cmocka_run_group_tests_name(name, tests, NULL, NULL)                                               \
                   : (puts("skipped: this build has no CUDA toolkit, whose headers the emulated GPU needs"), 0))

@@ -12,7 +12,7 @@
 
 #include <dlfcn.h>
 
-/* What a program has of CUDA that the module does not need. */
+/* CUDA functions that the tests need and the module does not. */
 typedef struct cuda_functions {
     int (*stream_create)(void **stream, unsigned flags);
     int (*stream_destroy)(void *stream);
@@ -24,7 +24,7 @@ typedef struct cuda_functions {
     int (*destroy_executable)(void *executable);
 } cuda_functions;
 
-/* The CUDA runtime is among what the module is linked to. */
+/* The module is linked to the CUDA runtime, which has these functions. */
 static inline void *find_function(const char *name) {
     void *module = dlopen(getenv("LOCKSTEP_NCCL_MODULE"), RTLD_NOW | RTLD_LOCAL);
     void *found = module != NULL ? dlsym(module, name) : NULL;
@@ -51,25 +51,26 @@ typedef struct rig {
     cuda_functions cuda;
     void *stream;
     int rank, size;
-    void *memory[16]; /* of to_gpu */
+    void *memory[16]; /* allocated by to_gpu */
     int n_memory;
 } rig;
 
-/* Ranks share the one GPU of a machine, which NCCL takes from those that say they are on different hosts. */
+/* Ranks share the one GPU of a real machine. NCCL accepts this if they claim to be on different hosts. */
 static inline void share_gpu(int rank, int *gpu_index) {
     char host[32];
     snprintf(host, sizeof host, "rank-%d", rank);
     if (is_real_gpu()) setenv("NCCL_HOSTID", host, 1), *gpu_index = 0;
 }
 
-/* What the NCCL of a process is told of its host holds for all threads; and CUDA takes no fork() behind its start. */
+/* On a real GPU, ranks are processes, because NCCL_HOSTID applies to all threads of a process. CUDA allows no fork()
+ * after its initialisation. */
 static inline void run_gpu_ranks(int size, rank_function function, void *argument) {
     (is_real_gpu() ? run_processes : run_threads)(size, function, argument);
 }
 
 static inline lks_status rig_open(rig *r, lks_gpu_backend backend, int gpu_index, int64_t timeout_ms) {
     *r = (rig){.cuda = find_cuda()};
-    if (is_real_gpu() && timeout_ms != 0) timeout_ms = 10000; /* NCCL needs a second or more to begin */
+    if (is_real_gpu() && timeout_ms != 0) timeout_ms = 10000; /* NCCL needs a second or more to start */
     LKS_TRY(lks_init(&r->world, &(lks_init_options){.timeout_ms = timeout_ms}));
     r->rank = lks_group_rank(r->world), r->size = lks_group_size(r->world);
     share_gpu(r->rank, &gpu_index);
@@ -79,7 +80,7 @@ static inline lks_status rig_open(rig *r, lks_gpu_backend backend, int gpu_index
     return r->cuda.stream_create(&r->stream, 1) == 0 ? LKS_OK : LKS_ERR_SYSTEM;
 }
 
-/* What to_gpu has given out. */
+/* n blocks in all; gives one only; gets n; two ranks */
 static inline void rig_free(rig *r) {
     while (r->n_memory > 0) r->module->free(r->memory[--r->n_memory]);
 }
@@ -91,7 +92,7 @@ static inline void rig_close(rig *r) {
     lks_group_destroy(r->world);
 }
 
-/* Memory of the GPU with a copy of `nbytes` of `data`; NULL where it has none. The rig's. */
+/* Returns GPU memory with a copy of `nbytes` of `data`, or NULL if there is none. The rig owns it. */
 static inline void *to_gpu(rig *r, const void *data, size_t nbytes) {
     void *there = NULL;
     if (r->n_memory == 16 || r->module->alloc(nbytes + 1, &there) != LKSI_NCCL_DONE) return NULL;
@@ -100,7 +101,7 @@ static inline void *to_gpu(rig *r, const void *data, size_t nbytes) {
     return there;
 }
 
-/* Waits for the stream; then `data` holds what is at `there`. */
+/* Waits for the stream. Then `data` holds a copy of `there`. */
 static inline lks_status from_gpu(rig *r, void *data, const void *there, size_t nbytes) {
     if (nbytes > 0) r->module->copy(data, there, nbytes, LKSI_NCCL_TO_HOST, r->stream);
     return lks_gpu_wait(r->gpus, r->stream);
@@ -112,7 +113,7 @@ static inline bool choose_nccl(void) {
                          LKSI_BUILD_DIR "/tests/lockstep-nccl-emulated.so");
 }
 
-/* Skips where the build had no NCCL, and says so. */
+/* Skips with a message if the build had no NCCL. */
 #define run_gpu_group_tests(name, tests)                                                                               \
     (choose_nccl() ? cmocka_run_group_tests_name(name, tests, NULL, NULL)                                              \
                    : (puts("skipped: this build has no NCCL, whose header the emulation needs"), 0))

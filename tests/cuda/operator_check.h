@@ -1,4 +1,4 @@
-/* Every operator of the cuda device against the reference device: the same inputs, and what comes out compared. */
+/* Checks an operator of the cuda device against the reference device: the same inputs, and the outputs compared. */
 #ifndef OPERATOR_CHECK_H
 #define OPERATOR_CHECK_H
 
@@ -14,16 +14,16 @@ typedef struct operator_case {
     lksi_attributes attributes;
     int n_inputs;
     lksi_tensor inputs[LKSI_MAX_INPUTS];
-    lksi_tensor result;                /* where the catalogue says "given" */
+    lksi_tensor result;                /* if the catalogue says "given" */
     const void *data[LKSI_MAX_INPUTS]; /* row-major; NULL: random in [-1, 1), of i32: in [0, n_labels) */
     int n_labels;
-    lksi_op epilogues[4]; /* offered; what is taken is applied to the reference's result too */
+    lksi_op epilogues[4]; /* offered; those that are taken are applied to the reference's result, too */
     int n_epilogues;
-    int expected_epilogues;                   /* how many must be taken */
-    bool is_channels_last;                    /* 4-dimensional inputs are offered so */
-    bool is_result_channels_last;             /* outputs[0] has to lie so */
+    int expected_epilogues;                   /* how many of them must be taken */
+    bool is_channels_last;                    /* 4-dimensional inputs are offered in this layout */
+    bool is_result_channels_last;             /* outputs[0] must have this layout */
     double tolerance;                         /* ‖difference‖ / ‖reference‖ of each output; 0: 2e-6 */
-    bool is_output_skipped[LKSI_MAX_OUTPUTS]; /* of content that is the device's choice */
+    bool is_output_skipped[LKSI_MAX_OUTPUTS]; /* the device may choose its contents */
     bool is_bf16;                             /* products of operands rounded to bf16 */
 } operator_case;
 
@@ -105,7 +105,7 @@ static inline void compare(const operator_case *c, int output, const lksi_tensor
         fail_msg("%s: output %d differs from the reference device's by %g", lksi_op_name(c->op), output, error);
 }
 
-/* Runs `lowering` on the reference device, in place of the epilogues too. */
+/* Runs `lowering` on the reference device, and then the epilogues. */
 static inline void run_reference(const operator_case *c, const lksi_lowering *lowering, void *const *in,
                                  void *const *out, const lksi_op *epilogues, int n_epilogues) {
     lks_device *reference;
@@ -114,7 +114,7 @@ static inline void run_reference(const operator_case *c, const lksi_lowering *lo
         &reference, &(lks_device_options){.name = "reference", .precision = c->is_bf16 ? LKS_BF16 : LKS_F32}));
     lksi_lowering plain = *lowering;
     plain.n_epilogues = 0;
-    if (plain.op == LKSI_OP_REORDER) plain.op = LKSI_OP_COPY; /* it has one layout */
+    if (plain.op == LKSI_OP_REORDER) plain.op = LKSI_OP_COPY; /* the reference device has only one layout */
     assert_ok(reference->ops->lower(reference, &plain, &kernel));
     char *scratch = lksi_alloc(kernel.scratch_nbytes);
     assert_ok(kernel.run(&kernel, in, out, scratch));
@@ -128,7 +128,7 @@ static inline void run_reference(const operator_case *c, const lksi_lowering *lo
     lks_device_destroy(reference);
 }
 
-/* What is written is all of each output: they begin as NaN. */
+/* The kernel must write all of each output: they start as NaN. */
 static inline void run_cuda_kernel(const lks_device *device, const lksi_kernel *kernel, void *const *in, void **out) {
     const lksi_lowering *l = &kernel->lowering;
     void *inputs[LKSI_MAX_INPUTS], *outputs[LKSI_MAX_OUTPUTS], *scratch;
@@ -166,7 +166,7 @@ static inline void run_cuda_kernel(const lks_device *device, const lksi_kernel *
     lksi_device_free(device, scratch);
 }
 
-/* One for all checks: its workspaces are large, and emulated memory is never given out again. */
+/* One device for all checks: its workspaces are large, and emulated memory is never reused. */
 static inline lks_device *device_of(bool is_bf16) {
     static lks_device *devices[2];
     lks_device_options options = {.name = "cuda:0", .precision = is_bf16 ? LKS_BF16 : LKS_F32};

@@ -1,4 +1,4 @@
-/* A kernel that is recorded does at every replay what it does when it is run: the same bits. */
+/* Checks that every replay of a recorded kernel gives the same bits as a direct run. */
 #ifndef RECORDING_CHECK_H
 #define RECORDING_CHECK_H
 
@@ -19,7 +19,7 @@ static inline void put_inputs(const lks_device *device, const operator_case *c, 
     }
 }
 
-/* The outputs' bytes one after the other; the caller's to free. */
+/* Returns the outputs' bytes, concatenated, and zeros the outputs. The caller frees the result. */
 static inline char *take_outputs(const lks_device *device, const lksi_lowering *l, const device_tensors *t,
                                  size_t *nbytes) {
     *nbytes = 0;

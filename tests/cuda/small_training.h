@@ -1,4 +1,4 @@
-/* The smallest model on a GPU, for the tests of what trainers do there. */
+/* The smallest model on a GPU, for tests of the trainer's behaviour there. */
 #ifndef SMALL_TRAINING_H
 #define SMALL_TRAINING_H
 
@@ -43,7 +43,7 @@ static inline void end_training(small_training *t) {
     lks_group_destroy(t->world);
 }
 
-/* By samples of which the first has this feature and this label. */
+/* Takes a step. Its first sample has this feature and this label. */
 static inline lks_status take_step_of(const small_training *t, float feature, int32_t label) {
     const float features[SMALL_BATCH * SMALL_N_FEATURES] = {feature, 2, 3};
     const int32_t labels[SMALL_BATCH] = {label, 1, 2, 0};
@@ -58,7 +58,7 @@ static inline lks_status take_step_of(const small_training *t, float feature, in
     return lks_trainer_step(t->trainer, &batch, NULL);
 }
 
-/* Every rank brings the same samples. */
+/* Takes a step with the same samples on every rank. */
 static inline lks_status take_step(const small_training *t) { return take_step_of(t, 1, 0); }
 
 #endif

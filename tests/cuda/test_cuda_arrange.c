@@ -5,7 +5,7 @@
 static const lks_type types[] = {LKS_F32, LKS_I32, LKS_U8, LKS_F64};
 enum { N_TYPES = sizeof types / sizeof types[0], MANY = 1 << 20 };
 
-/* Long and short planes, and those where one layout is the other. */
+/* Long and short planes, and planes for which both layouts are the same. */
 static void reorders_both_ways(void **state) {
     (void)state;
     static const int64_t shapes[][4] = {{2, 40, 9, 7}, {3, 3, 32, 32}, {2, 64, 4, 4}, {5, 33, 1, 1},
@@ -28,7 +28,7 @@ static void check_transpose(lksi_tensor x, const int64_t *order, bool is_channel
     check_operator(&c);
 }
 
-/* All orders of `n_dims` axes, the first `n_chosen` of them given. */
+/* Checks all orders of `n_dims` axes that begin with the first `n_chosen` entries of `order`. */
 static void check_orders(lksi_tensor x, int64_t *order, int n_chosen, bool is_channels_last) {
     if (n_chosen == x.n_dims) check_transpose(x, order, is_channels_last);
     for (int64_t axis = 0; axis < x.n_dims && n_chosen < x.n_dims; axis++) {
@@ -97,7 +97,7 @@ static void slice(void **state) {
     check_slice(SHAPE(LKS_F32, 1000), 0, 100, 900, false);
 }
 
-/* One slice's, several slices'; with nothing before or behind them. */
+/* The gradient of one slice and of several, with and without gaps before and after them. */
 static void slice_grad(void **state) {
     (void)state;
     for (int64_t axis = 0; axis < 4; axis++)

@@ -2,7 +2,8 @@
 /* Batch norm on the cuda device, on the emulated GPU. */
 #include "cuda/recording_check.h"
 
-/* Few channels and many, one position and many slices of them; what is no image has one layout only. */
+/* Few and many channels, one position and several slices of positions. Tensors that are not images have only one
+ * layout. */
 static const struct {
     int n_dims;
     int64_t dims[4];
@@ -11,7 +12,7 @@ static const struct {
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static float positive[128]; /* variances */
-static double counted[257]; /* sums of 40 elements around some center, their squares large enough for a variance */
+static double counted[257]; /* sums of 40 elements around a center, and sums of squares large enough for a variance */
 
 static void fill_data(int64_t n_channels) {
     counted[0] = 40;
@@ -22,7 +23,7 @@ static void fill_data(int64_t n_channels) {
     }
 }
 
-/* x, its gradient and z are images, w, b and statistics vectors, sums f64. */
+/* x, its gradient and z are images. w, b and the statistics are vectors. Sums are f64. */
 static operator_case case_of(lksi_op op, int shape, bool is_channels_last) {
     lksi_tensor x = shape_of(LKS_F32, shapes[shape].n_dims, shapes[shape].dims), v = SHAPE(LKS_F32, x.dims[1]);
     lksi_tensor dloss = {.type = LKS_F32}, sums = SHAPE(LKS_F64, 1 + 2 * x.dims[1]),
@@ -95,7 +96,7 @@ static void synchronised_it_is_the_references(void **state) {
     check_all(LKSI_OP_BATCH_NORM_GRAD_BY_SUMS);
 }
 
-/* No rank has a sample, or all together have one. */
+/* No rank has a sample, or all ranks together have one. */
 static void sums_of_nothing_do_no_harm(void **state) {
     (void)state;
     static const lksi_op ops[] = {LKSI_OP_BATCH_NORM_BY_SUMS, LKSI_OP_BATCH_NORM_GRAD_BY_SUMS};
@@ -123,7 +124,7 @@ static void relu_is_taken_in(void **state) {
     }
 }
 
-/* Far from 0 in proportion to how they spread: what squares alone would lose. */
+/* The mean is large compared to the deviation: sums of squares alone would lose the variance. */
 static void a_distant_mean_loses_nothing(void **state) {
     (void)state;
     static float x[4 * 2 * 6];
@@ -139,7 +140,7 @@ static void a_distant_mean_loses_nothing(void **state) {
     check_operator(&c);
 }
 
-/* What blocks count, they leave as they found it: every run has the bits of the one before. */
+/* Blocks reset the counters that they use, so every run has the same bits. */
 static void it_can_be_recorded(void **state) {
     (void)state;
     static const lksi_op ops[] = {LKSI_OP_BATCH_NORM, LKSI_OP_BATCH_NORM_GRAD, LKSI_OP_BATCH_NORM_SUMS,

@@ -26,7 +26,7 @@ static void equal_shapes(void **state) {
     check_all(SHAPE(LKS_F32, 3, 5, 7, 2), SHAPE(LKS_F32, 3, 5, 7, 2));
 }
 
-/* In fours where 4 divides K, one by one elsewhere. */
+/* Vectors of four if 4 divides K, single elements otherwise. */
 static void rows_with_a_vector(void **state) {
     (void)state;
     static const int64_t columns[] = {1, 3, 8, 300};
@@ -89,7 +89,7 @@ static void expand(void **state) {
                                         .is_channels_last = i % 2 != 0});
 }
 
-/* So that no reorder is needed but for another input of that shape. */
+/* Then a reorder is needed only if another input has the same shape and another layout. */
 static void the_result_lies_as_the_first_input_of_its_shape(void **state) {
     (void)state;
     lks_device *device = device_of(false);

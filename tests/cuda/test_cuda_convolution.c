@@ -15,7 +15,7 @@ static const geometry geometries[] = {
     {4, 2, 28, 28, 33, {5, 5}, {1, 1}, {2, 2}, {1, 1}, 1},
     {7, 16, 6, 6, 8, {6, 6}, {1, 1}, {0, 0}, {1, 1}, 1},
     {20, 1, 24, 24, 33, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
-    /* a window over the whole image: products of one row, of two, and what cuDNN is left with */
+    /* windows that cover the whole image: products with one row, with two, and cases that remain for cuDNN */
     {9, 8, 1, 1, 12, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
     {5, 3, 2, 2, 7, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 1},
     {6, 4, 2, 3, 8, {4, 5}, {9, 9}, {1, 2}, {1, 1}, 1},
@@ -25,7 +25,7 @@ static const geometry geometries[] = {
 };
 enum { N_GEOMETRIES = sizeof geometries / sizeof geometries[0] };
 
-/* Results of bf16 operands are bf16 themselves, 8 bits; f32 weights' gradients are sums of up to 11520 products. */
+/* bf16 operands give bf16 results, with 8 bits. f32 gradients of weights are sums of up to 11520 products. */
 #define BF16_TOLERANCE 4e-3
 #define GRADIENT_TOLERANCE 1e-5
 
@@ -86,7 +86,7 @@ static void gradients(void **state) {
     }
 }
 
-/* Images and weights lie channels-last whatever is offered, so that one choice of storage serves all. */
+/* Images and weights are channels-last whatever is offered, so that one choice of layout serves all. */
 static void layouts_are_channels_last(void **state) {
     (void)state;
     lks_device *device = create_cuda();
@@ -108,7 +108,7 @@ static void layouts_are_channels_last(void **state) {
     lks_device_destroy(device);
 }
 
-/* Of one position, both layouts are the same: no reorders. */
+/* For images of one position both layouts are the same, so no reorders are needed. */
 static void images_of_one_position_are_row_major(void **state) {
     (void)state;
     lks_device *device = create_cuda();
@@ -188,7 +188,7 @@ static void what_cudnn_refuses_is_one_clear_line(void **state) {
     lks_device_destroy(device);
 }
 
-/* cuDNN is asked to time its algorithms, not to guess: the emulation refuses to. */
+/* cuDNN must be asked to time its algorithms: the emulation refuses the heuristics. */
 static void algorithms_are_timed_where_the_variable_says_so(void **state) {
     (void)state;
     need_emulated_gpu();

@@ -11,7 +11,7 @@ static const lksi_op gradients[] = {LKSI_OP_RELU_GRAD,    LKSI_OP_LEAKY_RELU_GRA
                                     LKSI_OP_AT_LEAST_GRAD};
 static const lksi_attributes attributes = {.number = 1.5};
 
-/* Of one element; odd ones; in fours; more than a block. */
+/* One element, odd sizes, vectors of four, more than a block. */
 static void every_operator_at_every_size(void **state) {
     (void)state;
     static const int64_t counts[] = {1, 4, 7, 255, 256, 1024, 1027};
@@ -69,7 +69,7 @@ static void copies_of_any_type(void **state) {
         &(operator_case){.op = LKSI_OP_COPY, .n_inputs = 1, .inputs = {SHAPE(LKS_I64, 3)}, .data = {numbers}});
 }
 
-/* A parameter in the store may lie at any float. */
+/* A parameter in the store has only the alignment of a float. */
 static void memory_at_no_multiple_of_16_bytes(void **state) {
     (void)state;
     enum { COUNT = 64 };

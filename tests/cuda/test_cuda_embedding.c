@@ -2,7 +2,7 @@
 /* Embedding on the cuda device, on the emulated GPU. */
 #include "cuda/operator_check.h"
 
-/* Indices, words, columns. */
+/* Number of indices, of words, of columns. */
 static const int64_t shapes[][3] = {{1, 1, 1},    {7, 5, 3},    {300, 11, 257}, {40, 1500, 2},
                                     {700, 3, 33}, {1025, 2, 1}, {2500, 1500, 3}};
 
@@ -16,7 +16,7 @@ static void rows_are_found(void **state) {
                                         .tolerance = 1e-12});
 }
 
-/* In the order of the indices: the same bits. */
+/* They are added in the order of the indices, so they have the reference's bits. */
 static void gradients_are_added_in_order(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)

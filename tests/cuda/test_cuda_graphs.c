@@ -1,4 +1,4 @@
-/* Steps that are recorded on the emulated GPU, or are not: LOCKSTEP_GPU_GRAPHS. */
+/* Steps with and without recording (LOCKSTEP_GPU_GRAPHS), on the emulated GPU. */
 #include "cuda/small_training.h"
 #include "ranks.h"
 
@@ -28,8 +28,8 @@ static void unrecorded_steps_have_the_same_bits(void **state) {
     assert_string_equal(recorded, unrecorded);
 }
 
-/* With a bad step, whose loss is no number or which has a label that there is not, between the good ones: the next is
- * on the GPU when that is heard of. */
+/* Takes a bad step between good ones: its loss is NaN, or it has an invalid label. The next step is already on the GPU
+ * when the error is found. */
 static void run_ahead(lks_status bad_step, char sha256[65]) {
     small_training t;
     assert_ok(begin_training_of(&t, 1));

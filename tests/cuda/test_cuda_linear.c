@@ -2,7 +2,7 @@
 /* The linear layer and products of matrices on the cuda device, on the emulated GPU. */
 #include "cuda/recording_check.h"
 
-/* Rows, input features, output features. */
+/* Number of rows, of input features, of output features. */
 static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {64, 33, 10}, {17, 128, 256}, {300, 4, 2}};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
@@ -43,7 +43,7 @@ static void relu_keeps_what_is_no_number(void **state) {
                                     .expected_epilogues = 1});
 }
 
-/* Sums of which cuBLASLt 13.1 was seen to leave out the end (product.c). */
+/* For these sums cuBLASLt 13.1 left out the last terms (product.c). */
 static void no_term_of_a_long_sum_is_left_out(void **state) {
     (void)state;
     for (int64_t n = 11528; n < 11528 + 64; n += 8)
@@ -55,7 +55,7 @@ static void no_term_of_a_long_sum_is_left_out(void **state) {
                                         .tolerance = 1e-5});
 }
 
-/* More elements than threads of the largest grid. */
+/* More elements than the largest grid has threads. */
 static void operands_of_a_grid_and_more_are_rounded(void **state) {
     (void)state;
     check_operator(&(operator_case){.op = LKSI_OP_LINEAR,

@@ -5,7 +5,7 @@
 static const int64_t row_shapes[][2] = {{1, 1}, {3, 2}, {5, 10}, {70, 17}, {3, 513}, {2, 1500}, {40, 130}};
 enum { N_ROW_SHAPES = sizeof row_shapes / sizeof row_shapes[0] };
 
-/* The gradient reads any p in (-1, 1): its formula holds for all. */
+/* The gradient reads any p in (-1, 1): its formula is valid for all of them. */
 static operator_case case_of(const lksi_attributes *attributes, lksi_op op, int64_t rows, int64_t classes) {
     return (operator_case){.op = op,
                            .attributes = *attributes,
@@ -31,7 +31,7 @@ static void losses_over_classes_are_the_references(void **state) {
         }
 }
 
-/* Samples of several labels; -100 counts for nothing, and no label at all is a mean of 0. */
+/* Samples have several labels. The label -100 does not count. Without labels that count, the mean is 0. */
 static void ignored_labels_need_be_no_classes(void **state) {
     (void)state;
     static const int32_t some[] = {-100, 3, 0, -100, 1, 1}, none[] = {-100, -100, -100, -100, -100, -100};
@@ -49,7 +49,7 @@ static void ignored_labels_need_be_no_classes(void **state) {
     }
 }
 
-/* A class that cannot be: its logit is -inf. */
+/* The logit of an impossible class is -inf. */
 static void a_logit_may_be_infinitely_small(void **state) {
     (void)state;
     static const float x[] = {0.5f, -INFINITY, 2, -INFINITY, -1, 0};
@@ -86,7 +86,7 @@ static void losses_over_elements_are_the_references(void **state) {
     static const int64_t counts[] = {1, 7, 257, 5000};
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
         for (size_t j = 0; j < sizeof counts / sizeof counts[0]; j++) over_elements(ops[i], counts[j]);
-    over_elements(LKSI_OP_MSE, 263000); /* more than all blocks of a sum have threads */
+    over_elements(LKSI_OP_MSE, 263000); /* more than the number of threads in all blocks of a sum */
 }
 
 static void an_infinite_logit_has_the_references_loss(void **state) {
@@ -99,7 +99,7 @@ static void an_infinite_logit_has_the_references_loss(void **state) {
                                         .data = {&x[i], &targets[i]}});
 }
 
-/* What blocks count, they leave as they found it: every run has the bits of the one before. */
+/* Blocks reset the counters that they use, so every run has the same bits. */
 static void they_can_be_recorded(void **state) {
     (void)state;
     static const lksi_op ops[] = {LKSI_OP_CROSS_ENTROPY, LKSI_OP_CROSS_ENTROPY_GRAD, LKSI_OP_COUNT_CORRECT};
@@ -113,7 +113,7 @@ static void they_can_be_recorded(void **state) {
         &(operator_case){.op = LKSI_OP_MSE, .n_inputs = 2, .inputs = {SHAPE(LKS_F32, 5000), SHAPE(LKS_F32, 5000)}});
 }
 
-/* What the device says of a label that is no class. */
+/* The device must refuse a label that is not a class, with this text. */
 static void refused(int64_t each, const int32_t *labels, const char *text) {
     lks_device *device = create_cuda();
     lksi_lowering l = {.op = LKSI_OP_CROSS_ENTROPY, .n_inputs = 2, .n_outputs = 2};
@@ -133,7 +133,7 @@ static void refused(int64_t each, const int32_t *labels, const char *text) {
     assert_ok(kernel.run(&kernel, in, out, scratch));
     assert_int_equal(lksi_device_copy_out(device, &loss, out[0], sizeof loss), LKS_ERR_ARGUMENT);
     assert_string_equal(lks_error_text(), text);
-    assert_ok(lksi_device_copy_out(device, &loss, out[0], sizeof loss)); /* said once */
+    assert_ok(lksi_device_copy_out(device, &loss, out[0], sizeof loss)); /* the error is reported once */
     for (int i = 0; i < 2; i++) {
         lksi_device_free(device, in[i]);
         lksi_device_free(device, out[i]);

@@ -1,19 +1,20 @@
 /* labels: no-tsan */
-/* Training over NCCL when a rank is lost: NCCL's own end waits for the recordings, which the trainer frees after the
- * error. */
+/* Training over NCCL when a rank is lost. NCCL's communicator ends only after the recordings, which the trainer frees
+ * after the error. */
 #include "comm/fate.h"
 #include "cuda/small_training.h"
 
 enum { N_RANKS = 2, LAST_STEP = 10 };
 
-/* By each rank's own part: where their sending on was given up, what is there is of no one step. */
+/* With sharding, each rank updates its own part. The parts were not exchanged, so the parameters on this rank are of no
+ * single step. */
 static int check_torn(const small_training *t) {
     char hex[65];
     MUST(lks_store_sha256(lks_trainer_store(t->trainer), hex) == LKS_ERR_TORN);
     return 0;
 }
 
-/* What NCCL's end would wait for in vain is left behind: a block of counted memory, at which start_process looks. */
+/* If NCCL's end would wait in vain, a block of counted memory remains. start_process checks for it. */
 static int train_until_error(int rank, int size, void *argument) {
     (void)size;
     const fate *f = argument;
@@ -22,7 +23,7 @@ static int train_until_error(int rank, int size, void *argument) {
     small_training t;
     lks_status status = LKS_OK;
     snprintf(host, sizeof host, "rank-%d", rank);
-    setenv("NCCL_HOSTID", host, 1); /* both have the one GPU */
+    setenv("NCCL_HOSTID", host, 1); /* both ranks share the one GPU */
     f->pids[rank] = getpid();
     MUST_OK(begin_training_by(&t, 0, strategy));
     for (int i = 0; status == LKS_OK; i++) {
@@ -44,8 +45,8 @@ static void the_survivor_hears_of_it_and_ends(void **state) {
             run_fate(&(fate){.doomed = doomed, .argument = &strategies[i]}, N_RANKS, train_until_error);
 }
 
-/* Rank 0 brings a label that there is not, hears of it when its next step is on the GPU already, and ends: what it
- * frees must not wait for the sums of a step that rank 1 does not take. */
+/* Rank 0 has an invalid label. The error is found when its next step is already on the GPU, and rank 0 ends. Freeing
+ * its memory must not wait for the sums of a step that rank 1 does not take. */
 static int bring_a_bad_label(int rank, int size, void *argument) {
     (void)size, (void)argument;
     char host[16];

@@ -8,7 +8,7 @@ typedef struct pool_case {
 } pool_case;
 
 #define POOL(...) .a = {__VA_ARGS__}
-/* Windows side by side, overlapping, apart, over the edge, of one element, of all. */
+/* Windows without gaps, overlapping, with gaps, over the edge, of one element, of the whole image. */
 static const pool_case cases[] = {
     {{2, 3, 4, 4}, POOL(.window = {2, 2}, .stride = {2, 2})},
     {{1, 5, 7, 9}, POOL(.window = {3, 3}, .stride = {2, 2}, .padding = {1, 1})},
@@ -44,7 +44,7 @@ static void the_first_of_equals_and_nan_are_found(void **state) {
     check(&(pool_case){{1, 1, 4, 4}, POOL(.window = {2, 2}, .stride = {1, 1})}, LKSI_OP_MAX_POOL2D, x);
 }
 
-/* Indices as the maximum gives them: of elements that exist. */
+/* Draws indices as max pooling gives them: of existing elements. */
 static int32_t *indices_of(const pool_case *p, const lksi_tensor *y) {
     int32_t *index = lksi_alloc(lksi_tensor_nbytes(y));
     int64_t count = lksi_tensor_count(y, 0);

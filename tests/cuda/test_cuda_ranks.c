@@ -1,6 +1,5 @@
 /* labels: slow no-tsan */
-/* Data parallelism on emulated GPUs: over NCCL, where each rank has its own, and over the hosts, where they share one.
- */
+/* Data parallelism on emulated GPUs: over NCCL, with a GPU for each rank, and over the hosts, with a shared GPU. */
 #include "cuda/gpu_ranks.h"
 #include "device/device.h"
 #include "ranks.h"
@@ -12,8 +11,8 @@
 #include <string.h>
 
 enum { N_STEPS = 5, BATCH = 16, DEALT = 12, N_FEATURES = 24, N_CLASSES = 5, MOST_RANKS = 4, N_CHANNELS = 7 };
-/* Behind the convolution: 1024 parameters, padding included, so that the first bucket of 4 KiB ends with a batch
- * norm's. */
+/* After the convolution there are 1024 parameters, including padding, so that the first bucket of 4 KiB ends with those
+ * of a norm. */
 enum { N_HIDDEN = 182 };
 
 typedef struct plan {
@@ -21,14 +20,14 @@ typedef struct plan {
     lks_strategy strategy;
     size_t bucket_nbytes;
     int64_t grains;
-    double clip_norm, weight_decay; /* of matrices alone */
+    double clip_norm, weight_decay; /* weight decay of matrices only */
     int runs_ahead, is_left_under_way;
-    int short_step;                         /* a step with a sample less; 0: none */
-    int is_dealt;                           /* by deal() */
-    int has_uncounted;                      /* in every second step no label of the first half counts */
-    int has_norm, is_synchronised;          /* convolution and batch norm in place of the perceptron */
+    int short_step;                         /* a step with one sample less; 0: none */
+    int is_dealt;                           /* batches are divided by deal() */
+    int has_uncounted;                      /* in every second step, labels of the first half do not count */
+    int has_norm, is_synchronised;          /* convolution and batch norm instead of the perceptron */
     double losses[N_STEPS], norms[N_STEPS]; /* of rank 0 */
-    float variance[N_CHANNELS];             /* of rank 0, the running one of the batch norm */
+    float variance[N_CHANNELS];             /* of rank 0: the running variance of the batch norm */
     char sha256[MOST_RANKS][65];
 } plan;
 
@@ -58,14 +57,14 @@ static int64_t n_uncounted(const plan *p, int step) { return p->has_uncounted &&
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Every second batch is half as large, and what it lacks the last ranks lack. */
+/* Every second batch has half the samples. The last ranks have none of it. */
 static int64_t deal(int step, int rank, int size, int64_t *begin, int64_t *end) {
     int64_t each = DEALT / size, count = step % 2 == 1 ? DEALT / 2 : DEALT;
     *begin = least(rank * each, count), *end = least((rank + 1) * each, count);
     return count;
 }
 
-/* The part of a rank. */
+/* A rank's part of the batch. */
 static lks_batch make_batch(const plan *p, int step, int rank, int size, float *features, int32_t *labels) {
     int64_t count = BATCH - (p->short_step > 0 && step == p->short_step), n_labels = 0;
     int64_t begin = count * rank / size, end = count * (rank + 1) / size;
@@ -149,10 +148,10 @@ static void compare_losses(const plan *one, const plan *many) {
     }
 }
 
-/* Threads on the one GPU of a real machine: over the hosts. */
+/* Ranks are threads and share the GPU of a real machine, so they communicate over the hosts. */
 static const char *gpu_name(void) { return is_real_gpu() ? "cuda:0" : "cuda"; }
 
-/* Uneven parts too: of 3 ranks. */
+/* With 3 ranks the parts are uneven. */
 static void ranks_have_the_losses_of_one(void **state) {
     (void)state;
     const char *const devices[] = {gpu_name(), "cuda:0"};
@@ -166,7 +165,7 @@ static void ranks_have_the_losses_of_one(void **state) {
         }
 }
 
-/* Which some of the ranks have recorded, for parts of their size: the others have not. */
+/* Only some ranks have recorded a step for the size of their part. Then no rank may replay. */
 static void uneven_steps_are_replayed_by_no_rank(void **state) {
     (void)state;
     plan one = {.device = gpu_name(), .short_step = 3};
@@ -185,7 +184,7 @@ static void uneven_steps_are_replayed_by_no_rank(void **state) {
     }
 }
 
-/* The statistics are summed up on the hosts, in the midst of the passes, however the gradients go. */
+/* The hosts sum the statistics during the passes, whichever way the gradients take. */
 static void synchronised_batch_norms_have_the_losses_of_one_rank(void **state) {
     (void)state;
     const char *const devices[] = {gpu_name(), "cuda:0"};
@@ -201,7 +200,7 @@ static void synchronised_batch_norms_have_the_losses_of_one_rank(void **state) {
         }
 }
 
-/* Ranks without a label make their step in parts, beside others that make it whole: sums begin at another moment. */
+/* Ranks without labels run their step in parts, while others run it as a whole: sums start at other moments. */
 static void ranks_without_a_label_have_their_part_in_the_statistics(void **state) {
     (void)state;
     plan one = {.device = gpu_name(), .has_norm = 1, .has_uncounted = 1};
@@ -220,7 +219,7 @@ static void ranks_without_a_label_have_their_part_in_the_statistics(void **state
     }
 }
 
-/* Sums go on beside the backward pass, of every strategy, and the step that is recorded has them in it. */
+/* Sums run beside the backward pass, with every strategy. A recorded step includes them. */
 static void check_buckets(double weight_decay) {
     plan whole = {.device = gpu_name(), .weight_decay = weight_decay};
     run_ranks(2, train, &whole);
@@ -236,15 +235,15 @@ static void check_buckets(double weight_decay) {
     }
 }
 
-/* Also where each bucket is updated run by run. */
+/* With weight decay, each bucket is updated in several runs. */
 static void buckets_change_no_bit(void **state) {
     (void)state;
     check_buckets(0);
     check_buckets(0.1);
 }
 
-/* Gradients that nothing of the pass waits for are made beside it; whatever bucket they are in with others, its sum
- * waits for all of them. In pieces, too, which are added up before. */
+/* Gradients that the rest of the pass does not need are computed beside it. The sum of a bucket must wait for all its
+ * gradients. With grains, gradients are accumulated first. */
 static void branches_change_no_bit(void **state) {
     (void)state;
     const char *const devices[] = {gpu_name(), "cuda:0"};
@@ -261,7 +260,7 @@ static void branches_change_no_bit(void **state) {
     }
 }
 
-/* Rank 1's is the CPU. */
+/* Rank 1's device is the CPU. */
 static int differ_in_the_device(void *argument) {
     (void)argument;
     lks_group *group;

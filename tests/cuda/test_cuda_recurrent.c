@@ -6,7 +6,7 @@
 static const int64_t sizes[][4] = {{1, 1, 1, 1}, {3, 5, 4, 6}, {2, 7, 3, 5}, {20, 3, 33, 17}, {5, 2, 8, 128}};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
-/* Errors add up over the steps; those of operands that are rounded the other way because of them are larger. */
+/* Errors grow over the steps. They may also make operands round to the other neighbour, which adds larger errors. */
 #define TOLERANCE 1e-5
 #define BF16_TOLERANCE 3e-3
 

@@ -24,7 +24,7 @@ static void any_set_of_axes(void **state) {
     check(LKSI_OP_SUM, (lksi_tensor){.type = LKS_F32}, 0, false);
 }
 
-/* Rows shorter and longer than a block's threads; so long, and so few, that they are summed in parts. */
+/* Rows shorter and longer than the number of threads of a block, and few long rows that are summed in parts. */
 static void long_axes(void **state) {
     (void)state;
     static const int64_t lengths[] = {1, 2, 255, 256, 257, 5000, 100003};

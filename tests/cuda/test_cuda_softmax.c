@@ -17,7 +17,7 @@ static void check_all(lksi_tensor x) {
     check(LKSI_OP_LOG_SOFTMAX_GRAD, x, 0, NULL);
 }
 
-/* Several rows a block; one; rows longer than it has threads. */
+/* Several rows per block, one row per block, and rows longer than the number of threads of a block. */
 static void rows_of_every_length(void **state) {
     (void)state;
     static const int64_t lengths[] = {1, 2, 10, 32, 33, 128, 200, 256, 257, 1000};
@@ -45,7 +45,7 @@ static void values_that_would_overflow(void **state) {
     check(LKSI_OP_LOG_SOFTMAX, SHAPE(LKS_F32, 1, 4), 0, x);
 }
 
-/* The reference's result is exact there: test_operators_results. */
+/* test_operators_results checks that the reference's result is exact here. */
 static void values_with_a_large_offset(void **state) {
     (void)state;
     static const float x[] = {1 << 23, (1 << 23) + 1, (1 << 23) + 2, (1 << 23) + 1};

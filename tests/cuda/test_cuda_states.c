@@ -1,6 +1,6 @@
 /* labels: slow */
-/* What a model carries from step to step on the emulated GPU: read in place, from any of its rows, and recorded steps
- * that remember where it lay. */
+/* States carried from step to step on the emulated GPU: they are read in place, from any of their rows, and recorded
+ * steps remember their addresses. */
 #include "cuda/gpu_ranks.h"
 #include "ranks.h"
 #include "train/trainer_internal.h"
@@ -42,7 +42,7 @@ static model build_lstm(lks_graph *graph) {
     return m;
 }
 
-/* A state goes into a product by itself. */
+/* The state is an operand of a product itself. */
 static model build_cell(lks_graph *graph) {
     model m = begin_model(graph);
     lks_node *before = state_input(graph, "h0"), *x = lks_reshape(m.features, 2, (int64_t[]){LKS_BATCH, T * K});
@@ -138,14 +138,14 @@ static void check_plan(const plan *p) {
             fail_msg("step %d: loss %.9g, on the reference device %.9g", step, got[step], expected[step]);
 }
 
-/* Pieces of 3 rows of 24 bytes: the second one's first is not where four floats are read at once. */
+/* Pieces have 3 rows of 24 bytes: the first row of the second piece is not aligned for reads of four floats. */
 static void a_state_is_read_from_any_of_its_rows(void **state) {
     (void)state;
     check_plan(&(plan){.build = build_lstm, .accumulate = 2, .counts = {6, 6, 6, 6, 6, 6}});
     check_plan(&(plan){.build = build_cell, .accumulate = 2, .counts = {6, 6, 6, 6, 6, 6}});
 }
 
-/* They then lie elsewhere. */
+/* States that grow have other addresses. */
 static void recorded_steps_follow_states_that_grow(void **state) {
     (void)state;
     check_plan(&(plan){.build = build_lstm, .counts = {4, 4, 8, 4, 4, 8}});
@@ -153,7 +153,7 @@ static void recorded_steps_follow_states_that_grow(void **state) {
     check_plan(&(plan){.build = build_cell, .counts = {2, 2, 4, 4, 6, 6}});
 }
 
-/* A checkpoint's states come to lie elsewhere than those that steps were recorded with. */
+/* After a load, states have other addresses than in the recorded steps. */
 static void recorded_steps_follow_states_that_are_loaded(void **state) {
     (void)state;
     const plan p = {.build = build_lstm, .counts = {4, 4, 4, 4, 4, 4}};
@@ -173,8 +173,8 @@ static void recorded_steps_follow_states_that_are_loaded(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
-/* NCCL wants what it does to be recorded on all ranks or on none: also where one of them has more samples than before.
- */
+/* NCCL requires that an operation is recorded on all ranks or on none. This must also hold if one rank has more samples
+ * than before. */
 static int count_recordings(void *argument) {
     (void)argument;
     static const int64_t counts[2][N_STEPS] = {{3, 3, 4, 3, 3, 6}, {3, 3, 2, 3, 3, 6}};

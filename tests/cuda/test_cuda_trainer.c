@@ -133,7 +133,7 @@ static void a_perceptron_has_the_losses_of_the_reference(void **state) {
         .short_step = 3});
 }
 
-/* Adam with an epsilon that lets no rounding of a gradient near 0 become a step of lr. */
+/* Adam's epsilon is large, so that rounding of a gradient near 0 does not become a step of size lr. */
 static void matrices_alone_decay_as_on_the_reference(void **state) {
     (void)state;
     const lks_optimizer rules[] = {

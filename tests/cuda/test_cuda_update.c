@@ -1,5 +1,5 @@
 /* labels: no-asan */
-/* What ends a step on the cuda device, on the emulated GPU: sums, figures, the norm that clips, the update rules. */
+/* The end of a step on the cuda device, on the emulated GPU: sums, figures, the norm that clips, the update rules. */
 #include "cuda/cuda_test.h"
 #include "reference/reference.h"
 
@@ -62,7 +62,7 @@ static void a_run_has_its_figures(void **state) {
 typedef struct conclusion {
     lksi_figures figures[8];
     int n_ranks;
-    double own_check; /* what this rank gave */
+    double own_check; /* the value that this rank contributed */
     int64_t was_refused;
     double clip_norm;
     size_t n_parameters, n_block;
@@ -108,7 +108,7 @@ static double tree_sum(const double *values, size_t count) {
     return tree_sum(values, half) + tree_sum(values + half, count - half);
 }
 
-/* Numbers that no other order adds up to the same bits. */
+/* Added in another order, these numbers give other bits. */
 static void figures_are_added_up_the_tree(void **state) {
     (void)state;
     static const int counts[] = {1, 2, 3, 5, 7};
@@ -135,7 +135,8 @@ static void figures_are_added_up_the_tree(void **state) {
     }
 }
 
-/* The squares of whole numbers are exact in every order; of one block, of many, of more than a GPU block adds up. */
+/* Sums of squares of integers are exact in every order. The sizes are one block, many blocks, and more than a GPU block
+ * adds. */
 static void gradients_are_clipped_by_their_norm(void **state) {
     (void)state;
     static const struct {
@@ -175,7 +176,7 @@ static void a_step_that_means_nothing_is_refused(void **state) {
     assert_true(conclude(&c, good).is_refused != 0);
     c.figures[1].n_samples = 1;
     assert_true(conclude(&c, good).is_refused == 0);
-    assert_true(conclude(&c, bad).is_refused == 0); /* not looked at where nothing is clipped */
+    assert_true(conclude(&c, bad).is_refused == 0); /* not checked without clipping */
     c.clip_norm = 1;
     assert_true(conclude(&c, bad).is_refused != 0);
     assert_true(conclude(&c, good).is_refused == 0);
@@ -258,7 +259,7 @@ static void updated_as_the_reference(const lksi_update *rule, size_t count, bool
     lks_device_destroy(reference);
 }
 
-/* gradient_scale is what must not be read. */
+/* gradient_scale is NaN, because it must not be read. */
 static const lksi_update rules[] = {
     {.rule = LKSI_UPDATE_SGD, .lr = 0.1, .gradient_scale = NAN},
     {.rule = LKSI_UPDATE_SGD, .lr = 0.1, .gradient_scale = NAN, .weight_decay = 0.01},
@@ -282,7 +283,7 @@ static const lksi_update rules[] = {
     {.rule = LKSI_UPDATE_RUNNING, .gradient_scale = NAN, .momentum = 0.1},
 };
 
-/* Padding, and constants that are infinite. */
+/* Padding, and infinite constants. */
 static void what_has_no_gradient_stays(void **state) {
     (void)state;
     static const lksi_update no_epsilon = {.rule = LKSI_UPDATE_ADAM,
@@ -315,7 +316,7 @@ static void what_has_no_gradient_stays(void **state) {
 
 static void every_rule_is_the_references(void **state) {
     (void)state;
-    static const size_t counts[] = {1, 255, 257, 300000}; /* the last is more than one element per thread */
+    static const size_t counts[] = {1, 255, 257, 300000}; /* the last has more than one element per thread */
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
         for (size_t j = 0; j < sizeof counts / sizeof counts[0]; j++)
             updated_as_the_reference(&rules[i], counts[j], false);
@@ -326,7 +327,7 @@ static void a_refused_step_updates_nothing(void **state) {
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) updated_as_the_reference(&rules[i], 1000, true);
 }
 
-/* A recorded update goes by the numbers that are there when it is run. */
+/* A recorded update reads the numbers that are in memory when it is replayed. */
 static void a_recorded_update_reads_each_steps_numbers(void **state) {
     (void)state;
     lks_device *device = create_cuda();

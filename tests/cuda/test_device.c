@@ -1,4 +1,5 @@
-/* The cuda device on the emulated GPU (tests/cuda/emulation): memory, copies, faults, what is wrong with a machine. */
+/* The cuda device on the emulated GPU (tests/cuda/emulation): memory, copies, faults, and machines without a usable
+ * GPU. */
 #include "cuda/cuda_test.h"
 
 #include <lockstep/operators.h>
@@ -14,7 +15,7 @@ static void bytes_go_there_and_back(void **state) {
     assert_ok(lksi_device_alloc(device, COUNT, &there));
     assert_ok(lksi_device_alloc(device, COUNT, &copy));
     assert_ok(lksi_device_copy_in(device, there, sent, COUNT));
-    memset(sent, 1, 100); /* what was handed over may change */
+    memset(sent, 1, 100); /* the caller may change what it passed */
     assert_ok(lksi_device_copy(device, copy, there, COUNT));
     assert_ok(lksi_device_zero(device, there, COUNT));
     assert_ok(lksi_device_copy_out(device, received, copy, COUNT));
@@ -26,7 +27,7 @@ static void bytes_go_there_and_back(void **state) {
     lks_device_destroy(device);
 }
 
-/* Runs an operator's kernel by itself, row-major. */
+/* Runs the kernel of one operator, row-major. */
 static void relu_is_run_by_the_host(void **state) {
     (void)state;
     enum { COUNT = 1000 };
@@ -47,7 +48,7 @@ static void relu_is_run_by_the_host(void **state) {
     lks_device_destroy(device);
 }
 
-/* The sum of x * w, w being 1, of two samples. */
+/* The sum of x * w over two samples. w is 1. */
 typedef struct product {
     lks_device *device;
     lks_graph *graph;
@@ -93,7 +94,7 @@ static void an_input_that_is_taken_back_is_missed(void **state) {
     destroy_product(&p);
 }
 
-/* As the gradient that comes back to a stage of a pipeline. */
+/* A pipeline stage receives a gradient as such an input. */
 static void an_input_may_come_between_forward_and_backward(void **state) {
     (void)state;
     static const float early[2][3] = {{0}}, late[2][3] = {{1, 2, 3}, {4, 5, 6}};
@@ -108,7 +109,7 @@ static void an_input_may_come_between_forward_and_backward(void **state) {
     destroy_product(&p);
 }
 
-/* What a recording forbids to its thread, it has no more to fear afterwards; nor does the text of the error change. */
+/* After the recording was given up, calls that it forbade to its thread work again. The text of the error is kept. */
 static void a_recording_can_be_given_up(void **state) {
     (void)state;
     lks_device *device = create_cuda();

@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* GPU groups on the emulated GPUs where something is wrong: ranks that die, stop or leave, GPUs that are shared, a
- * module that is not there. */
+/* GPU groups on the emulated GPUs when something fails: ranks that die, stop or leave, shared GPUs, a missing
+ * module. */
 #include "comm/fate.h"
 #include "cuda/gpu_ranks.h"
 
@@ -95,7 +95,7 @@ static int leave_early(int rank, int size, void *argument) {
     void *data = to_gpu(&r, "12345678", 8);
     MUST_OK(lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream));
     lks_status status = rank == 1 ? lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream) : LKS_OK;
-    if (status == LKS_OK) status = lks_gpu_wait(r.gpus, r.stream); /* it may be heard of before */
+    if (status == LKS_OK) status = lks_gpu_wait(r.gpus, r.stream); /* the error may come earlier */
     MUST(status == (rank == 0 ? LKS_OK : LKS_ERR_PEER));
     if (rank == 1) MUST_SAY("has left the group");
     rig_close(&r);
@@ -107,7 +107,7 @@ static void who_leaves_early_is_named(void **state) {
     run_gpu_ranks(2, leave_early, NULL);
 }
 
-/* The root's part is done long before the other looks for its own. */
+/* The root's part is done long before the other rank waits for its own. */
 static int leave_in_order(int rank, int size, void *argument) {
     (void)size, (void)argument;
     rig r;
@@ -128,7 +128,7 @@ static void who_has_done_its_part_may_leave(void **state) {
 
 typedef struct giving_up {
     lks_gpu_backend backend;
-    atomic_int n_out; /* ranks that have heard of it */
+    atomic_int n_out; /* ranks that got the error */
 } giving_up;
 
 static lks_status broadcast_and_wait(rig *r, void *data) {
@@ -136,8 +136,8 @@ static lks_status broadcast_and_wait(rig *r, void *data) {
     return lks_gpu_wait(r->gpus, r->stream);
 }
 
-/* The first broadcast is all ranks': until they have met in it, NCCL's waits for them by itself. Rank 0 leaves nothing
- * before the others have heard. */
+/* All ranks take part in the first broadcast: until they have, NCCL waits for them without a check. Rank 0 stays until
+ * the others have got the error. */
 static int give_up(int rank, int size, void *argument) {
     giving_up *g = argument;
     rig r;
@@ -187,7 +187,7 @@ static int keep_a_graph(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Their GPU groups leave a thread behind, which a process would count as memory that it still holds. */
+/* The GPU groups leave a thread behind. In a process, its memory would be counted as a leak. */
 static void a_group_whose_graphs_live_ends_all_the_same(void **state) {
     (void)state;
     need_emulated_gpu();
@@ -264,7 +264,7 @@ static void nccls_own_error_is_told_to_all(void **state) {
     run_processes(3, fail_between_gpus, NULL);
 }
 
-/* --- one GPU for two --- */
+/* --- two ranks with one GPU --- */
 
 static int share(int rank, int size, void *argument) {
     (void)size;
@@ -312,7 +312,7 @@ static void a_shared_gpu_is_nccls_only_where_it_takes_that(void **state) {
     run_processes(2, share, "hostid");
     run_processes(3, share_in_a_part, NULL);
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
-    run_processes(2, share, "host"); /* too old for that */
+    run_processes(2, share, "host"); /* this NCCL version is too old for it */
     setenv("LOCKSTEP_EMULATED_NCCL", "23000", 1);
     run_processes(2, share, "both");
     unsetenv("LOCKSTEP_EMULATED_NCCL");

@@ -1,5 +1,5 @@
-/* GPU groups over the emulated GPUs and NCCL (tests/cuda/emulation): the operations. Their oracle is the group's own on
- * the host. */
+/* Operations of GPU groups over the emulated GPUs and NCCL (tests/cuda/emulation). The oracle is the same operation of
+ * the group on the host. */
 #include "cuda/gpu_ranks.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 
 static bool is_float(lks_type type) { return type < LKS_I8; }
 
-/* Of rank `rank`. Small integers where `is_exact`: any order then gives the same bits. */
+/* The data of rank `rank`. If `is_exact`, they are small integers, for which any order of additions gives the same
+ * bits. */
 static void fill(void *data, size_t count, lks_type type, int rank, bool is_exact) {
     for (size_t i = 0; i < count; i++) {
         uint64_t word = lksi_random_below((uint64_t)rank + 5, 3, i, UINT64_C(1) << 62);
@@ -32,7 +33,7 @@ static void fill(void *data, size_t count, lks_type type, int rank, bool is_exac
     }
 }
 
-/* --- every collective, as the host's --- */
+/* --- every collective, against the host's --- */
 
 typedef enum kind {
     ALL_REDUCE,
@@ -102,7 +103,7 @@ static lks_status run_on_gpus(rig *r, const trial *t, const void *in, void *out)
     }
 }
 
-/* In place: the smaller of the two lies in the larger, at this rank's block. */
+/* In place, the smaller buffer is this rank's block of the larger one. */
 static int try_one(rig *r, const trial *t) {
     size_t nbytes = t->count * lks_type_nbytes(t->type), n = (size_t)r->size;
     size_t n_in = is_in_blocked(t->what) ? n : 1, n_out = is_out_blocked(t->what) ? n : 1;
@@ -166,13 +167,13 @@ static void collectives_do_as_the_hosts_do(void **state) {
     (void)state;
     lks_gpu_backend nccl = LKS_GPU_NCCL, host = LKS_GPU_HOST;
     for (int size = 1; size <= 4; size++) run_gpu_ranks(size, every_collective, &nccl);
-    if (!is_real_gpu()) run_gpu_ranks(7, every_collective, &nccl); /* that many take turns on one for a minute */
+    if (!is_real_gpu()) run_gpu_ranks(7, every_collective, &nccl); /* so many on one real GPU take a minute */
     run_processes(3, every_collective, &nccl);
     run_gpu_ranks(3, every_collective, &host);
     run_processes(2, every_collective, &host);
 }
 
-/* More than the host's rooms and the kernel's grid hold at once. */
+/* More than the buffers of the host and the grid of the kernel hold at once. */
 static int large_ones(int rank, int size, void *argument) {
     (void)size;
     static const trial trials[] = {{ALL_REDUCE, 1200007, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 0, true},
@@ -268,7 +269,7 @@ static int circle(int rank, int size, void *argument) {
     return 0;
 }
 
-/* What its thread does next is no part of the calls that were never ended. */
+/* A thread's later calls must not become part of a batch of calls that was never ended. */
 static int circle_after_open_calls(int rank, int size, void *argument) {
     rig r;
     MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
@@ -310,7 +311,7 @@ static int capture_without_room(rig *r, float *there) {
     return 0;
 }
 
-/* Once before: what an operation does first goes into no graph. */
+/* The operation runs once before, because its first use cannot be captured. */
 static int capture(rig *r, float *there, void **executable) {
     void *graph;
     MUST_OK(lks_gpu_reserve(r->gpus, N_SUMS * sizeof *there));
@@ -356,7 +357,7 @@ static void nccl_goes_into_graphs(void **state) {
     run_processes(2, replay, NULL);
 }
 
-/* Twice as much as there was would be more than the GPU has. */
+/* Growing to twice the size would exceed the memory of the GPU. */
 static int reserve_almost_all(int rank, int size, void *argument) {
     enum { NBYTES = 1 << 24 };
     (void)size, (void)argument;
@@ -399,7 +400,7 @@ static void hosts_do_not(void **state) {
     run_gpu_ranks(2, capture_over_hosts, NULL);
 }
 
-/* --- what is refused, what is told apart --- */
+/* --- what is refused, what is distinguished --- */
 
 static int wrong_arguments(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -468,7 +469,7 @@ static void calls_that_differ_are_told_apart(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nccl_goes_into_graphs), /* what matters most, where time is short */
+        cmocka_unit_test(nccl_goes_into_graphs), /* the most important one, if time is short */
         cmocka_unit_test(collectives_do_as_the_hosts_do),
         cmocka_unit_test(large_operations_go_in_pieces),
         cmocka_unit_test(operators_do_as_the_hosts_do),

@@ -1,4 +1,4 @@
-/* Small files made by the tests in a directory of their own. */
+/* Small files in a directory of the test's own. */
 #ifndef LKSI_FILES_H
 #define LKSI_FILES_H
 

@@ -1,4 +1,4 @@
-/* tests/system/bad_server.py for the tests of a file: serves a directory of theirs. */
+/* Runs tests/system/bad_server.py, which serves a directory of the test. */
 #ifndef LKSI_HTTP_SERVER_H
 #define LKSI_HTTP_SERVER_H
 
@@ -10,8 +10,8 @@
 
 typedef struct http_server {
     pid_t pid;
-    int input; /* the server ends when this is closed, so also when the test is killed */
-    int port;  /* 0: there is no python3 */
+    int input; /* the server ends when this is closed, even if the test is killed */
+    int port;  /* 0: python3 is missing */
 } http_server;
 
 static inline void http_server_start(http_server *server, const char *root, const char *log) {

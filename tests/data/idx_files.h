@@ -1,4 +1,4 @@
-/* Small IDX files made by the tests, plain or compressed, in a directory of their own. */
+/* Small IDX files, plain or compressed, in a directory of the test's own. */
 #ifndef LKSI_IDX_FILES_H
 #define LKSI_IDX_FILES_H
 
@@ -8,7 +8,7 @@
 
 enum { N_IMAGES = 5, N_ROWS = 3, N_COLUMNS = 4, N_PIXELS = N_ROWS * N_COLUMNS };
 
-/* The bytes of a file; tests spoil them before they write them. */
+/* The bytes of a file. Tests damage them before they write them. */
 typedef struct idx_bytes {
     uint8_t bytes[16 + N_IMAGES * N_PIXELS];
     size_t nbytes;

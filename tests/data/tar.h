@@ -1,4 +1,4 @@
-/* Archives for tests: tar (POSIX.1-1988 ustar), packed by gzip. */
+/* Archives for tests: tar (POSIX.1-1988 ustar), compressed by gzip. */
 #ifndef LKSI_TAR_H
 #define LKSI_TAR_H
 
@@ -16,7 +16,7 @@ typedef struct tar_member {
     const char *target;
 } tar_member;
 
-/* A header and, of a plain file, TAR_FILE_NBYTES letters 'x'. */
+/* Adds a header. For a plain file, also adds its contents: TAR_FILE_NBYTES letters 'x'. */
 static inline void tar_add(gzFile archive, const tar_member *m) {
     char block[TAR_BLOCK_NBYTES] = {0}, letters[2 * TAR_BLOCK_NBYTES] = {0};
     bool is_file = m->type == '0';
@@ -38,7 +38,7 @@ static inline void tar_add(gzFile archive, const tar_member *m) {
     if (is_file) assert_int_equal(gzwrite(archive, letters, sizeof letters), sizeof letters);
 }
 
-/* The last of `members` has no name. */
+/* The last element of `members` has no name. */
 static inline void tar_write(const char *path, const tar_member *members) {
     static const char end[2 * TAR_BLOCK_NBYTES];
     gzFile archive = gzopen(path, "wb");

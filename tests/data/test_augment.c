@@ -1,4 +1,4 @@
-/* Augmentation: what comes is a crop or mirror image of the sample, drawn by seed, epoch and sample alone. */
+/* Augmentation: the result is a crop or mirror image of the sample. The draw depends only on seed, epoch and sample. */
 #include "test.h"
 
 #include "data/data_internal.h"
@@ -10,7 +10,7 @@ enum { COUNT = 60, N_CHANNELS = 3, HEIGHT = 6, WIDTH = 9, N_PIXELS = N_CHANNELS 
 
 static const lks_augment_options crop_and_flip = {.crop_padding = 2, .flip = 1};
 
-/* Pixels other than 0, all of a sample different, so that a place can be told by its value. */
+/* All pixels of a sample differ, and none is 0, so that a value identifies its position. */
 static int value_of(int64_t sample, int pixel) { return 1 + (pixel + (int)sample) % 254; }
 
 static lks_dataset *make_images(lks_type type) {
@@ -34,7 +34,7 @@ static lks_loader *make_loader(lks_dataset *dataset, lks_loader_options options)
     return loader;
 }
 
-/* The pixel that a crop shows at (y, x), straight from the definition; 0 outside. */
+/* The pixel that a crop shows at (y, x), computed from the definition; 0 outside. */
 static int expected_value(int64_t sample, const lksi_crop *crop, int channel, int y, int x) {
     int64_t from_y = y + crop->down, from_x = (crop->is_flipped ? WIDTH - 1 - x : x) + crop->right;
     if (from_y < 0 || from_y >= HEIGHT || from_x < 0 || from_x >= WIDTH) return 0;
@@ -50,7 +50,7 @@ static void assert_is_crop(const float *features, int64_t sample, const lksi_cro
             }
 }
 
-/* Every crop that there is, on every instruction set, of bytes and of floats. */
+/* All possible crops, on every instruction set, of bytes and of floats. */
 static void crops_show_what_the_definition_says(void **state) {
     (void)state;
 #if defined(__x86_64__)
@@ -77,7 +77,7 @@ static void crops_show_what_the_definition_says(void **state) {
     lks_dataset_destroy(values);
 }
 
-/* One epoch of a world: each sample's features at its place in `all` (COUNT, N_PIXELS). */
+/* Runs one epoch of a world. Each sample's features go to its place in `all` (COUNT, N_PIXELS). */
 static void collect_epoch(lks_dataset *dataset, int n_ranks, int64_t batch, int n_workers, int64_t epoch, float *all) {
     for (int rank = 0; rank < n_ranks; rank++) {
         lks_loader *loader = make_loader(dataset, (lks_loader_options){.batch = batch,
@@ -131,7 +131,7 @@ static void every_sample_is_the_crop_that_was_drawn_for_it(void **state) {
     lks_dataset_destroy(dataset);
 }
 
-/* Five standard deviations of a count of n draws with probability p. */
+/* Checks a count of n draws with probability p to five standard deviations. */
 static void assert_count(int count, int n, double p) {
     double expected = n * p, deviation = sqrt(n * p * (1 - p));
     assert_true(fabs(count - expected) < 5 * deviation);
@@ -184,7 +184,7 @@ static void only_what_was_asked_for_happens(void **state) {
     lks_dataset_destroy(dataset);
 }
 
-/* As torchvision: the padding is black, and becomes what black becomes. */
+/* As in torchvision: the padding is black, and normalised like other black pixels. */
 static void padding_is_normalised_like_black_pixels(void **state) {
     (void)state;
     static const double means[] = {0.5, 0.25, 0.125}, deviations[] = {0.25, 0.5, 2};
@@ -281,7 +281,7 @@ static void what_cannot_be_augmented_is_refused_by_name(void **state) {
     lks_dataset_destroy(images);
 }
 
-/* A draw has 16 bits for each way. The image is not looked at where it is refused. */
+/* A draw has 16 bits per direction. A refused call does not read the image. */
 static void bytes_are_not_cropped_farther_than_a_draw_can_say(void **state) {
     (void)state;
     lks_dataset *dataset;

@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* CIFAR-10: both versions are read, and what is neither is refused with file and record or opcode. */
+/* CIFAR-10: both versions are read. Other files are refused, with the name of the file and the record or opcode. */
 #include "test.h"
 
 #include "data/data_internal.h"
@@ -9,9 +9,9 @@
 
 enum { N_PIXELS = LKSI_CIFAR10_N_PIXELS, RECORD_NBYTES = 1 + N_PIXELS, N_RECORDS = 10000 };
 
-/* What Python 2.7's cPickle (numpy 1.16.6) wrote for {'batch_label': ..., 'labels': [6, 9], 'data': array (2, 3072) of
- * u1, 'filenames': [...]} with protocol 2; the array's number of rows comes between the first two pieces, its length in
- * bytes and its bytes between the last two. */
+/* The output of Python 2.7's cPickle (numpy 1.16.6) for {'batch_label': ..., 'labels': [6, 9], 'data': array (2, 3072)
+ * of u1, 'filenames': [...]} with protocol 2. The array's number of rows goes between the first two pieces, its length
+ * in bytes and its bytes between the last two. */
 static const char BEFORE_ROWS[] =
     "\200\002}q\001(U\004dataq\002cnumpy.core.multiarray\n_reconstruct\nq\003cnumpy\nndarray\nq\004K\000\205"
     "U\001b\207Rq\005(K\001";
@@ -21,7 +21,7 @@ static const char TAIL[] =
     "tbU\006labelsq\010]q\011(K\006K\011eU\013batch_labelq\nU\024testing batch 1 of 1q\013U\011filenamesq\014"
     "]q\015(U\020cat_s_000000.pngq\016U\020car_s_000001.pngq\017eu.";
 
-/* A file in memory that grows. */
+/* A growing file in memory. */
 typedef struct bytes {
     uint8_t data[8192];
     size_t nbytes;
@@ -47,7 +47,7 @@ static bytes make_pickle(void) {
     return b;
 }
 
-/* As a batch of two records. */
+/* Parses a batch of two records. */
 static lks_status parse(const void *data, size_t nbytes, uint8_t pixels[2 * N_PIXELS], int32_t labels[2]) {
     const lksi_file file = {.path = "batch", .data = data, .nbytes = nbytes};
     return lksi_cifar10_parse_python(&file, 2, pixels, labels);
@@ -85,7 +85,7 @@ static void any_other_opcode_is_refused_with_its_place(void **state) {
     }
 }
 
-/* Replaces the first place where `old` stands. */
+/* Replaces the first occurrence of `old`. */
 static void replace(bytes *b, const char *old, const char *new, size_t nbytes) {
     for (size_t at = 0; at + nbytes <= b->nbytes; at++)
         if (memcmp(b->data + at, old, nbytes) == 0) {
@@ -134,7 +134,7 @@ static void small_pickles_that_make_no_sense_are_refused(void **state) {
 #define SMALL(text, part) assert_refused(text, sizeof(text) - 1, part)
     SMALL("", "truncated");
     SMALL("N.", "the pickle is not a dictionary");
-    SMALL("]q\001(h\001h\001e.", "the pickle is not a dictionary"); /* a list that holds itself */
+    SMALL("]q\001(h\001h\001e.", "the pickle is not a dictionary"); /* a list that contains itself */
     SMALL("}.", "no entry 'labels'");
     SMALL("}(U\006labels]U\006labels]u.", "two entries 'labels'");
     SMALL("}(U\006labelsNu.", "'labels' is not a list");
@@ -163,7 +163,7 @@ static void a_pickle_cut_at_any_byte_is_refused(void **state) {
     (void)state;
     bytes b = make_pickle();
     for (size_t nbytes = 0; nbytes < b.nbytes; nbytes++) {
-        uint8_t *copy = malloc(nbytes + 1); /* so that a sanitizer sees a step too far */
+        uint8_t *copy = malloc(nbytes + 1); /* exactly sized, so that a sanitizer detects reads past the end */
         memcpy(copy, b.data, nbytes);
         assert_refused(copy, nbytes, "");
         free(copy);
@@ -172,7 +172,7 @@ static void a_pickle_cut_at_any_byte_is_refused(void **state) {
     assert_refused(b.data, b.nbytes + 1, "too long: 1 bytes after the pickle's end");
 }
 
-/* What asks for much memory meets a limit: of the stack, of the number of objects. */
+/* Pickles that would need much memory reach a limit: of the stack, or of the number of objects. */
 static void a_hostile_pickle_meets_a_limit(void **state) {
     (void)state;
     enum { NBYTES = 1 << 20 };
@@ -203,7 +203,7 @@ static void put(int descriptor, const void *data, size_t nbytes, off_t at) {
     assert_int_equal(pwrite(descriptor, data, nbytes, at), (ssize_t)nbytes);
 }
 
-/* 10000 black images of class 0, but one, MARKED, which has label `label` and, as its last pixel, `pixel`. */
+/* Writes 10000 black images of class 0. The image MARKED has label `label`, and `pixel` as its last pixel. */
 static void write_binary(const char *name, uint8_t label, uint8_t pixel) {
     int descriptor = open_sparse(name, (off_t)N_RECORDS * RECORD_NBYTES);
     put(descriptor, &label, 1, MARKED * RECORD_NBYTES);
@@ -211,7 +211,7 @@ static void write_binary(const char *name, uint8_t label, uint8_t pixel) {
     close(descriptor);
 }
 
-/* The same as a pickle. */
+/* The same data as a pickle. */
 static void write_python(const char *name, uint8_t label, uint8_t pixel) {
     bytes b = {.nbytes = 0};
     ADD(&b, BEFORE_ROWS);
@@ -234,7 +234,7 @@ static void write_python(const char *name, uint8_t label, uint8_t pixel) {
         }
         ADD(&b, "eu.");
         put(descriptor, b.data, b.nbytes, end);
-        end += (off_t)b.nbytes - 2; /* the last two bytes only stay after the last batch */
+        end += (off_t)b.nbytes - 2; /* the next batch overwrites the last two bytes */
     }
     close(descriptor);
 }
@@ -340,7 +340,7 @@ static void bad_pickle_files_are_refused_by_name(void **state) {
     assert_set_refused(LKS_ERR_FORMAT, 1, "/data_batch_1: ", "truncated");
 }
 
-/* One of the reader of pickles; one of the data set, whose file turns out to be too short after all of them. */
+/* Allocations of the pickle reader, then those of the data set, whose file turns out to be too short at the end. */
 static void an_allocation_that_fails_leaves_nothing(void **state) {
     (void)state;
     static uint8_t pixels[2 * N_PIXELS];
@@ -367,7 +367,7 @@ static void an_allocation_that_fails_leaves_nothing(void **state) {
     assert_null(dataset);
 }
 
-/* The real files, where $LOCKSTEP_DATA/cifar-10-batches-bin is: all classes are equally large. */
+/* Uses the real files if $LOCKSTEP_DATA/cifar-10-batches-bin exists: all classes have the same size. */
 static void the_real_sets_are_read_whole(void **state) {
     (void)state;
     const char *data = getenv("LOCKSTEP_DATA");

@@ -1,4 +1,4 @@
-/* The synthetic classification set: its shape, its statistics, and that a seed fixes it. */
+/* The synthetic classification data: its shape, its statistics, and that a seed determines it. */
 #include "test.h"
 
 #include "data/data_internal.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Without noise in the labels, and so far apart that a sample shows the vertex it belongs to. */
+/* No noise in the labels, and a separation so large that each sample shows its vertex. */
 static const lks_classification_options far_apart = {
     .n_samples = 600,
     .n_features = 40,
@@ -39,7 +39,7 @@ static void a_seed_fixes_every_bit(void **state) {
     lks_classification_options options = {.n_samples = 500, .n_features = 33, .seed = 5, .n_classes = 8};
     uint64_t hash = hash_of(&options);
     assert_true(hash == hash_of(&options));
-    assert_true(hash == 0x1d2abb067a7532f7u); /* on every machine, compiler and build */
+    assert_true(hash == 0x1d2abb067a7532f7u); /* the same on all machines, compilers and builds */
     options.seed++;
     assert_true(hash != hash_of(&options));
 }
@@ -53,7 +53,7 @@ static void defaults_are_the_course_problem(void **state) {
     lks_dataset_destroy(dataset);
 }
 
-/* The vertex of a sample, as text of '-' (below) and '+' per column; '0' where the column holds noise only. */
+/* The vertex of a sample as text: per column '-' (below) or '+', or '0' if the column is noise only. */
 static void vertex_of(lks_dataset *dataset, int64_t index, char vertex[41], int32_t *label) {
     float features[40];
     assert_ok(lks_dataset_get(dataset, index, features, label));
@@ -109,8 +109,8 @@ static void every_vertex_of_a_full_hypercube_is_used(void **state) {
     lks_dataset_destroy(dataset);
 }
 
-/* Every column less its sign times the separation is standard normal: mean 0, variance 1, and tails as they should be.
- * Bounds are five standard errors of 24,000 draws. */
+/* Every column, minus its sign times the separation, is standard normal: mean 0, variance 1, and the right tails. The
+ * bounds are five standard errors of 24,000 draws. */
 static void noise_is_standard_normal(void **state) {
     (void)state;
     lks_dataset *dataset = make(&far_apart);
@@ -130,7 +130,7 @@ static void noise_is_standard_normal(void **state) {
     lks_dataset_destroy(dataset);
 }
 
-/* The library's own logarithm, sine and cosine against libm's, on the words that Philox gives. */
+/* The library's own logarithm, sine and cosine against libm's, on Philox's output. */
 static void normals_are_box_and_mullers(void **state) {
     (void)state;
     enum { N = 4000 };
@@ -143,7 +143,7 @@ static void normals_are_box_and_mullers(void **state) {
         assert_true(fabs((double)normals[i] - radius * cos(angle)) < 1e-6);
         assert_true(fabs((double)normals[i + 1] - radius * sin(angle)) < 1e-6);
     }
-    float tail[3]; /* a count that is no multiple of a block, from the middle of the stream */
+    float tail[3]; /* the count is no multiple of a block, the start is in the middle of the stream */
     lksi_fill_normal(tail, 3, 9, 4, 5);
     assert_memory_equal(tail, normals + 20, sizeof tail);
 }
@@ -180,7 +180,7 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.n_features = 8, .n_informative = 9}, "n_informative 9 is larger than n_features 8"},
         {{.n_informative = 5}, "n_classes 32 of clusters_per_class 10 need 320 vertices"},
         {{.class_separation = -1}, "class_separation -1"},
-        {{.class_separation = 1e300}, "class_separation 1e+300"}, /* infinite in f32, which features are */
+        {{.class_separation = 1e300}, "class_separation 1e+300"}, /* infinite in f32, the type of features */
         {{.class_separation = 1e-50}, "class_separation 1e-50"},
         {{.flip_fraction = 1.5}, "flip_fraction 1.5"},
         {{.flip_fraction = -0.5}, "flip_fraction -0.5"},

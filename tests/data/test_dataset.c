@@ -1,4 +1,4 @@
-/* Data sets made of samples in the caller's memory. */
+/* Data sets from samples in the caller's memory. */
 #include "test.h"
 
 #include <lockstep/data.h>
@@ -12,7 +12,7 @@ enum { COUNT = 10, C = 2, H = 3, W = 4, N_FEATURES = C * H * W, N_CLASSES = 5 };
 
 static uint8_t byte_of(int64_t sample, int feature) { return (uint8_t)(sample * 20 + feature); }
 
-/* `features` and `labels` are gone, or something else, once it is made. */
+/* `features` and `labels` are overwritten and out of scope when the data set is used. */
 static lks_dataset *make(lks_type type, bool are_images) {
     float values[COUNT * N_FEATURES];
     uint8_t bytes[COUNT * N_FEATURES];
@@ -58,7 +58,7 @@ static void samples_are_copied_and_read_as_they_were_given(void **state) {
         assert_int_equal(lks_dataset_n_channels(dataset), C);
         assert_int_equal(lks_dataset_n_channels(plain), 1);
         assert_ok(lks_dataset_slice(&slice, dataset, 3, 7));
-        lks_dataset_destroy(dataset); /* the slice keeps the memory */
+        lks_dataset_destroy(dataset); /* the slice keeps the memory alive */
         for (int64_t i = 0; i < COUNT; i++) assert_sample(plain, i, i);
         for (int64_t i = 0; i < 4; i++) assert_sample(slice, i, 3 + i);
         lks_dataset_destroy(slice);
@@ -120,7 +120,7 @@ static void moments_and_normalisation_go_by_the_shape_that_was_given(void **stat
     lks_dataset *images = make(LKS_U8, true), *plain = make(LKS_F32, false);
     double means[C], deviations[C], mean, deviation;
     assert_ok(lks_dataset_channel_moments(images, means, deviations));
-    assert_true(fabs(means[1] - means[0] - H * W / 255.0) < 1e-6); /* feature j is j more than feature 0 */
+    assert_true(fabs(means[1] - means[0] - H * W / 255.0) < 1e-6); /* feature j is larger than feature 0 by j */
     assert_ok(lks_dataset_normalize_channels(images, means, deviations));
     assert_ok(lks_dataset_channel_moments(images, means, deviations));
     for (int c = 0; c < C; c++) assert_true(fabs(means[c]) < 1e-6 && fabs(deviations[c] - 1) < 1e-6);
@@ -128,7 +128,7 @@ static void moments_and_normalisation_go_by_the_shape_that_was_given(void **stat
     assert_ok(lks_dataset_normalize(plain, mean, deviation));
     assert_ok(lks_dataset_moments(plain, &mean, &deviation));
     assert_true(fabs(mean) < 1e-6 && fabs(deviation - 1) < 1e-6);
-    assert_int_equal(lks_dataset_normalize(plain, 0, 1e-39), LKS_ERR_ARGUMENT); /* its inverse is no f32 */
+    assert_int_equal(lks_dataset_normalize(plain, 0, 1e-39), LKS_ERR_ARGUMENT); /* its inverse overflows f32 */
     assert_non_null(strstr(lks_error_text(), "mean 0 and deviation 1e-39"));
     lks_dataset_destroy(images);
     lks_dataset_destroy(plain);
@@ -151,7 +151,7 @@ static void its_hash_tells_samples_and_labels_apart(void **state) {
     assert_true(hashes[0][1] != again && hashes[1][0] != again && hashes[1][1] != again);
 }
 
-/* Of images, changed at random; the labels say which sample a row is of. */
+/* Images with random changes. The labels identify the samples. */
 static void loaders_take_it(void **state) {
     (void)state;
     lks_dataset *dataset = make(LKS_U8, true);
@@ -248,7 +248,8 @@ static void assert_reads(const lks_dataset *dataset, int64_t index, float expect
     assert_true(feature == expected);
 }
 
-/* Floats of one feature, a few of their spacings apart, in units of their own; then in others on top of these. */
+/* Floats of one feature, a few units in the last place apart, are normalised in their own units. Then they are
+ * normalised again. */
 static void normalised_floats_keep_their_digits_far_from_0(void **state) {
     (void)state;
     static const float pairs[][2] = {{16777216, 16777218}, {1, 1.0000001f}, {100, 100.00001f}};
@@ -270,7 +271,7 @@ static void normalised_floats_keep_their_digits_far_from_0(void **state) {
     lks_dataset_destroy(dataset);
 }
 
-/* Of floats, or of bytes; a slice, a loader and a single sample show the same. */
+/* Features are floats or bytes. A slice, a loader and a single sample give the same targets. */
 static void samples_may_have_targets(void **state) {
     (void)state;
     static const float x[4] = {1, 2, 3, 4}, y[4][2] = {{0.5f, -1}, {NAN, 7}, {1e30f, 0}, {-3, 2}};

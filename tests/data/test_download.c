@@ -1,5 +1,5 @@
 /* labels: slow */
-/* Downloads from servers that do all that servers do wrong. */
+/* Downloads from servers that misbehave in all known ways. */
 #define _GNU_SOURCE /* syscall */
 #include "data/download/download.h"
 #include "data/http_server.h"
@@ -21,7 +21,7 @@ static unsigned char bytes[N_BYTES];
 static char sha256[65];
 static const lksi_fetch_limits quick = {.connect_ms = 2000, .stall_s = 1, .backoff_ms = 5, .n_tries = 4};
 
-/* A set of one plain file and of one that is packed. */
+/* A set of one plain and one compressed file. */
 static lksi_content contents[] = {{"numbers.bin", N_BYTES, sha256}, {"packed.gz", N_BYTES, sha256}};
 static lksi_download downloads[] = {{.name = "numbers.bin", .nbytes = N_BYTES, .contents = contents, .n_contents = 1},
                                     {.name = "packed.gz", .contents = contents + 1, .n_contents = 1}};
@@ -68,7 +68,7 @@ static int remove_work(void **state) {
     return system(command) == 0 ? nothing_is_left(state) : -1;
 }
 
-/* How often the server was asked. */
+/* Number of requests to the server. */
 static int n_requests(void) {
     char path[PATH_NBYTES];
     int count = 0, letter;
@@ -80,7 +80,7 @@ static int n_requests(void) {
     return count;
 }
 
-/* The directory `name`, new, from the mirrors that have these modes. */
+/* Downloads into the new directory `name`, from mirrors with these modes. */
 static lks_status get_with(const char *name, const char *modes[MAX_MIRRORS], const lksi_get_options *options,
                            bool *was_there) {
     static char urls[MAX_MIRRORS][64];
@@ -123,7 +123,7 @@ static void assert_complete(const char *name) {
     path_of(path, name);
     for (int i = 0; i < 2; i++)
         if (lksi_content_check(&contents[i], path, true, &progress) != LKSI_PRESENT) fail_msg("%s", lks_error_text());
-    assert_int_equal(count_files(name), 2); /* nothing besides */
+    assert_int_equal(count_files(name), 2); /* no other files */
 }
 
 static void remove_tree(const char *name) {
@@ -176,7 +176,7 @@ static void what_every_mirror_said_is_told(void **state) {
     assert_non_null(strstr(text, "numbers.bin cannot be downloaded: http://127.0.0.1:"));
     assert_non_null(strstr(text, "/404/numbers.bin: HTTP status 404; http"));
     assert_non_null(strstr(text, "/wrong/numbers.bin: another file: 100000 bytes"));
-    assert_int_equal(count_files("."), 2); /* root and log: nothing is left of it */
+    assert_int_equal(count_files("."), 2); /* only root and log: nothing else is left */
     assert_int_equal(get("set", "endless", NULL), LKS_ERR_FILE);
     assert_non_null(strstr(lks_error_text(), "sends more than the 100000 bytes expected"));
     assert_int_equal(get("set", "loop", NULL), LKS_ERR_FILE);
@@ -221,7 +221,7 @@ static void a_mirrors_password_is_not_told(void **state) {
     }
 }
 
-/* What an earlier call has left of the file `name`. */
+/* Creates the remains of an earlier call for the file `name`. */
 static void leave(const char *name, const void *data, size_t nbytes) {
     char path[PATH_NBYTES];
     path_of(path, ".set.lockstep-download");
@@ -230,7 +230,7 @@ static void leave(const char *name, const void *data, size_t nbytes) {
     write_file(path, data, nbytes);
 }
 
-/* For numbers.bin. */
+/* The last request must be for numbers.bin. */
 static void assert_last_request(const char *expected) {
     char path[PATH_NBYTES], line[128], last[128] = "";
     path_of(path, "log");
@@ -262,7 +262,8 @@ static void a_part_of_something_else_is_thrown_away(void **state) {
     }
 }
 
-/* A mirror may have packed a file tighter than the catalogue says: its size alone does not tell that it is whole. */
+/* A mirror may have compressed a file better than the catalogue says, so the size alone does not tell that it is
+ * complete. */
 static void a_whole_file_is_not_asked_for_however_tightly_it_is_packed(void **state) {
     (void)state;
     char path[PATH_NBYTES];
@@ -280,14 +281,14 @@ static void a_whole_file_is_not_asked_for_however_tightly_it_is_packed(void **st
     assert_int_equal(n_requests(), before);
     assert_complete("set");
     remove_tree("set");
-    assert_ok(get("set", "no-length", NULL)); /* asked for more, the server says that there is none */
+    assert_ok(get("set", "no-length", NULL)); /* asked for more, the server answers that there is none */
     assert_complete("set");
     remove_tree("set");
     downloads[1].nbytes -= 1000;
     free(packed);
 }
 
-/* As a network does that wants one to log in, and servers that know of no ranges and break off. */
+/* Answers of a network with a login page, and of servers that do not support ranges and break off. */
 static void a_part_stays_where_an_answer_is_of_no_use(void **state) {
     (void)state;
     static const char *const modes[] = {"page", "wrong", "no-range-cut", "no-range-endless", "416"};
@@ -334,7 +335,7 @@ static void only_what_is_missing_is_downloaded(void **state) {
     remove_tree("set");
 }
 
-/* The user may have brought along a file of which an earlier call has left a part. */
+/* The user may have added a file after an earlier call left a part of it. */
 static void a_part_of_a_file_that_is_there_is_never_installed(void **state) {
     (void)state;
     char path[PATH_NBYTES];
@@ -390,7 +391,7 @@ static void files_that_differ_are_replaced_on_demand_only(void **state) {
     lksi_get_options options = {.limits = &quick, .verifies = true};
     assert_ok(get("set", "good", NULL));
     write_file("set/numbers.bin", "mine", 4);
-    write_file("set/packed", "mine", 4); /* which would be read in place of packed.gz */
+    write_file("set/packed", "mine", 4); /* would be read instead of packed.gz */
     assert_int_equal(get_with("set", modes, &options, &was_there), LKS_ERR_FORMAT);
     assert_non_null(strstr(lks_error_text(), "/set/numbers.bin: 4 bytes with SHA-256"));
     options.replaces = true;
@@ -423,7 +424,8 @@ static void a_directory_that_is_there_is_filled(void **state) {
 
 /* --- an archive --- */
 
-/* The SHA-256 of TAR_FILE_NBYTES letters 'x', and of the archive of such files that the server has from now on. */
+/* Computes the SHA-256 of TAR_FILE_NBYTES letters 'x' and of the archive of such files, which the server has from now
+ * on. */
 static void make_archive(const tar_member *members, char file_sha256[65], lksi_download *archive,
                          char archive_sha256[65]) {
     char path[PATH_NBYTES], letters[TAR_FILE_NBYTES];
@@ -491,7 +493,7 @@ static void an_archive_is_unpacked_whole_or_not_at_all(void **state) {
 
 static bool has_no_flock;
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 int flock(int descriptor, int operation) {
     if (!has_no_flock) return (int)syscall(SYS_flock, descriptor, operation);
     errno = ENOLCK;
@@ -534,7 +536,7 @@ static void without_flock_one_at_a_time_holds_it_too(void **state) {
     for (int i = 0; i < 2; i++) {
         assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
         assert_held(path);
-        assert_held(path); /* the first has left it as it was */
+        assert_held(path); /* the first attempt did not change it */
         lksi_lock_release(held);
         assert_false(lksi_file_exists(path));
     }
@@ -558,7 +560,7 @@ static void without_flock_the_lock_of_an_ended_process_is_taken(void **state) {
     assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
     assert_held(path);
     lksi_lock_release(held);
-    write_file("lock", "elsewhere 1\n", 12); /* of another host: nobody can tell whether it lives */
+    write_file("lock", "elsewhere 1\n", 12); /* of another host: its state is unknown */
     options.timeout_ms = 300;
     assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
     lksi_lock_release(held);
@@ -584,7 +586,7 @@ static void an_unknown_set_is_refused_with_those_that_there_are(void **state) {
     run_ranks(2, unknown_set, NULL);
 }
 
-/* Rank 0 finds the directory a file, and all ranks hear of it; the group can be used afterwards. */
+/* On rank 0 the directory is a file. All ranks get the error, and the group stays usable. */
 static int fails_on_one(void *argument) {
     lks_group *group;
     int32_t one = 1, sum = 0;
@@ -606,7 +608,7 @@ static void an_error_of_one_rank_is_that_of_all(void **state) {
     for (int n_ranks = 1; n_ranks <= 5; n_ranks++) run_ranks(n_ranks, fails_on_one, path);
 }
 
-/* --- where sets lie --- */
+/* --- the directories of data sets --- */
 
 static void sets_are_found_where_trainers_look(void **state) {
     (void)state;

@@ -1,4 +1,4 @@
-/* MNIST-like IDX files: what is read, and how what cannot be is refused. */
+/* Files in MNIST's IDX format: what is read, and the errors of invalid files. */
 #include "data/idx_files.h"
 
 #include "data/data_internal.h"
@@ -21,7 +21,7 @@ static void assert_is_the_set(lks_dataset *dataset) {
     }
 }
 
-/* Reading must fail with `status` and a message that holds all the given parts. */
+/* Reading must fail with `status` and a message that contains all given parts. */
 static void assert_refused(lks_status status, const char *part1, const char *part2) {
     lks_dataset *dataset;
     assert_int_equal(lks_dataset_mnist(&dataset, directory, 1), status);
@@ -50,7 +50,7 @@ static void plain_files_are_read(void **state) {
 static void gz_files_are_read_and_plain_ones_come_first(void **state) {
     (void)state;
     write_gz("t10k-images-idx3-ubyte.gz", image_file());
-    write_gz("t10k-labels-idx1-ubyte", label_file()); /* compressed, and not named so */
+    write_gz("t10k-labels-idx1-ubyte", label_file()); /* compressed, without the suffix .gz */
     idx_bytes spoilt = label_file();
     spoilt.nbytes = 3;
     write_gz("t10k-labels-idx1-ubyte.gz", spoilt);
@@ -189,7 +189,7 @@ static void bytes_become_the_floats_that_division_gives(void **state) {
     }
 }
 
-/* A count that is no multiple of a vector. */
+/* The count is no multiple of a vector. */
 static void normalised_floats_have_the_same_bits_on_every_instruction_set(void **state) {
     (void)state;
     enum { N = 1021 };
@@ -206,7 +206,7 @@ static void a_normalised_set_has_mean_0_and_deviation_1(void **state) {
     (void)state;
     write_both(image_file(), label_file());
     double mean, deviation;
-    lks_dataset *sets[2]; /* of bytes, and of floats */
+    lks_dataset *sets[2]; /* of bytes and of floats */
     assert_ok(lks_dataset_mnist(&sets[0], directory, 1));
     assert_ok(lks_dataset_classification(
         &sets[1], &(lks_classification_options){

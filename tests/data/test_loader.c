@@ -1,4 +1,5 @@
-/* Loaders: who gets which sample, the same batches for any number of workers, and nothing allocated on the way. */
+/* Loaders: the division of samples among ranks, the same batches for any number of workers, and no allocations between
+ * batches. */
 #include "test.h"
 
 #include "data/data_internal.h"
@@ -34,8 +35,8 @@ static void assert_rows_are_the_samples(const lks_batch *batch) {
     }
 }
 
-/* Runs one epoch on every rank and puts together the epoch's order of samples, from where each rank says that its part
- * stands in the global batch. */
+/* Runs one epoch on every rank. Reassembles the epoch's order of samples from the position of each rank's part in the
+ * global batch. */
 static void collect_epoch(lks_loader **loaders, int n_ranks, int64_t batch_count, int64_t epoch, int64_t order[COUNT]) {
     for (int i = 0; i < COUNT; i++) order[i] = -1;
     for (int rank = 0; rank < n_ranks; rank++) {
@@ -68,7 +69,8 @@ static void assert_is_permutation(const int64_t order[COUNT]) {
     }
 }
 
-/* Two epochs on n_ranks ranks must have the order `expected`; it is filled in where it is empty (first entry -1). */
+/* Runs two epochs on n_ranks ranks. Their order must be `expected`, which is filled in if it is empty (first entry
+ * -1). */
 static void check_world(lks_dataset *dataset, lks_loader_options options, int64_t expected[2][COUNT]) {
     lks_loader *loaders[8];
     int n_ranks = options.n_ranks;
@@ -107,7 +109,7 @@ static void every_sample_comes_once_in_an_order_that_no_option_but_seed_and_epoc
     lks_dataset_destroy(dataset);
 }
 
-/* Also where a batch is smaller than the world, and some ranks never have a sample. */
+/* Includes batches smaller than the world, in which some ranks never have a sample. */
 static void with_grains_every_sample_comes_once_in_the_same_order(void **state) {
     (void)state;
     static const int64_t batches[] = {1, 3, 5, 8, 13, 100, 1000};
@@ -126,7 +128,8 @@ static void with_grains_every_sample_comes_once_in_the_same_order(void **state) 
     lks_dataset_destroy(dataset);
 }
 
-/* A rank's block is that of its grains, which are as long as one another but for one sample; of any length. */
+/* A rank's block consists of its grains. The lengths of grains differ by at most one sample, for any number of
+ * samples. */
 static void grains_are_cut_at_the_same_places_at_every_world_size(void **state) {
     (void)state;
     static const int64_t counts[] = {0, 1, 5, 7, 8, 53, 1000, INT64_MAX};
@@ -222,7 +225,7 @@ static void shuffled_indices_stay_within_the_chosen_samples(void **state) {
     lks_dataset_destroy(dataset);
 }
 
-/* Reads one epoch to its end; returns a hash of what came. */
+/* Reads the rest of an epoch and returns a hash of it. */
 static uint64_t epoch_hash(lks_loader *loader, int64_t epoch) {
     uint64_t hash = LKSI_HASH_START;
     lks_batch batch;
@@ -246,12 +249,12 @@ static void seek_goes_to_any_step_of_any_epoch(void **state) {
         for (int i = 0; i < 40; i++) {
             int64_t epoch = i * 5 % 3, step = i * 11 % (n_steps + 1);
             lks_loader_seek(loader, epoch, step);
-            if (i % 4 == 0) lks_loader_seek(loader, epoch, step); /* where it stands already */
+            if (i % 4 == 0) lks_loader_seek(loader, epoch, step); /* to the current position */
             for (; step < n_steps; step++) {
                 assert_int_equal(lks_loader_next(loader, &batch), 1);
                 assert_true(batch.epoch == epoch && batch.step == step && batch.indices[0] == first[epoch][step]);
                 assert_rows_are_the_samples(&batch);
-                if (i % 3 == 0) break; /* out of the middle */
+                if (i % 3 == 0) break; /* the next seek starts in the middle of an epoch */
             }
             if (step == n_steps) assert_int_equal(lks_loader_next(loader, &batch), 0);
         }
@@ -286,7 +289,7 @@ static void the_last_epoch_that_can_be_counted_follows_upon_itself(void **state)
     lks_dataset_destroy(dataset);
 }
 
-/* Its threads read the units. */
+/* The loader's threads read the normalisation. */
 static void a_set_that_has_loaders_is_not_normalised(void **state) {
     (void)state;
     const double mean = 1, deviation = 2;
@@ -295,7 +298,7 @@ static void a_set_that_has_loaders_is_not_normalised(void **state) {
     lks_loader *loader = make_loader(dataset, (lks_loader_options){.batch = 7, .n_workers = 1});
     assert_int_equal(lks_dataset_normalize(dataset, mean, deviation), LKS_ERR_STATE);
     assert_int_equal(lks_dataset_normalize_channels(dataset, &mean, &deviation), LKS_ERR_STATE);
-    assert_ok(lks_dataset_normalize(slice, mean, deviation)); /* in units of its own */
+    assert_ok(lks_dataset_normalize(slice, mean, deviation)); /* a slice has its own normalisation */
     lks_loader_destroy(loader);
     assert_ok(lks_dataset_normalize(dataset, mean, deviation));
     lks_dataset_destroy(slice);
@@ -319,13 +322,13 @@ static void seek_goes_to_the_beginning_of_any_epoch(void **state) {
             int64_t epoch = i * 7 % 6;
             lks_loader_seek(loader, epoch, 0);
             for (int step = 0; step < i % 5; step++) assert_int_equal(lks_loader_next(loader, &batch), 1);
-            lks_loader_seek(loader, epoch, 0); /* out of the middle, or where it stands already */
+            lks_loader_seek(loader, epoch, 0); /* from the middle, or to the current position */
             assert_true(epoch_hash(loader, epoch) == hashes[epoch]);
         }
         lks_loader_seek(loader, 2, 0);
         for (int64_t step = 0; step < lks_loader_steps(loader); step++)
             assert_int_equal(lks_loader_next(loader, &batch), 1);
-        lks_loader_seek(loader, 3, 0); /* from the end of an epoch that has not been announced */
+        lks_loader_seek(loader, 3, 0); /* from the end of an epoch, before the call that reports it */
         assert_true(epoch_hash(loader, 3) == hashes[3]);
         assert_true(epoch_hash(loader, 4) == hashes[4]);
         lks_loader_destroy(loader);
@@ -353,7 +356,7 @@ static void a_batch_stays_as_it_is_until_the_next_call(void **state) {
         int64_t indices[2];
         assert_int_equal(lks_loader_next(loader, &batch), 1);
         memcpy(indices, batch.indices, sizeof indices);
-        lksi_sleep_ns(2000000); /* the workers fill all they may */
+        lksi_sleep_ns(2000000); /* the workers fill all slots that they may */
         assert_memory_equal(batch.indices, indices, sizeof indices);
         assert_rows_are_the_samples(&batch);
     }
@@ -471,7 +474,7 @@ static void assert_same_batch(const lks_batch *a, const lks_batch *b) {
     assert_memory_equal(a->indices, b->indices, (size_t)a->count * sizeof *a->indices);
 }
 
-/* Batch by batch what a loader gives that drops none; then its last one is short, or there is none left. */
+/* Compares each batch with that of a loader that drops none. Then the latter has a short batch left, or none. */
 static void check_dropping(lks_dataset *dataset, lks_loader_options options) {
     lks_loader *all = make_loader(dataset, options);
     options.drop_last = 1;
@@ -492,14 +495,14 @@ static void check_dropping(lks_dataset *dataset, lks_loader_options options) {
             assert_int_equal(lks_loader_next(all, &b), 0);
         }
     }
-    int64_t last = lks_loader_steps(whole) - 1; /* where a run may go on */
+    int64_t last = lks_loader_steps(whole) - 1; /* a position from which a run may resume */
     lks_loader_seek(whole, 5, last);
     lks_loader_seek(all, 5, last);
     assert_int_equal(lks_loader_next(whole, &a), 1);
     assert_int_equal(lks_loader_next(all, &b), 1);
     assert_same_batch(&a, &b);
     assert_int_equal(lks_loader_next(whole, &a), 0);
-    lks_loader_seek(whole, 5, last + 1); /* the short batch: the end of the epoch */
+    lks_loader_seek(whole, 5, last + 1); /* the short batch was dropped, so this is the end of the epoch */
     assert_int_equal(lks_loader_next(whole, &a), 0);
     assert_int_equal(lks_loader_next(whole, &a), 1);
     assert_true(a.epoch == 6 && a.step == 0);

@@ -1,4 +1,5 @@
-/* The real MNIST files, where $LOCKSTEP_DATA/mnist is. The figures were computed with Python from the same files. */
+/* Uses the real MNIST files if $LOCKSTEP_DATA/mnist exists. The expected figures were computed with Python from the
+ * same files. */
 #include "test.h"
 
 #include <lockstep/data.h>

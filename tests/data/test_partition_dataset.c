@@ -1,4 +1,4 @@
-/* lks_partition_dataset: a rank finds its part from its group. */
+/* lks_partition_dataset: the rank's part follows from its group. */
 #include "test.h"
 
 #include "comm/comm.h"
@@ -86,7 +86,7 @@ static void a_data_set_smaller_than_the_batch_is_one_batch(void **state) {
     lks_group_destroy(world);
 }
 
-/* A program of 8 samples: the last of 50 by eights has 2. */
+/* A program with 8 samples: the last of 50 samples in batches of 8 has 2. */
 static void a_program_takes_batches_of_its_size(void **state) {
     (void)state;
     lks_group *world;
@@ -107,7 +107,7 @@ static void a_program_takes_batches_of_its_size(void **state) {
     assert_ok(lks_program_create(&program, store,
                                  &(lks_program_options){.batch = local_batch, .is_training = 1, .loss = loss}));
     lks_batch nothing = {.sample_nbytes = sizeof(float), .count = BATCH, .n_ranks = 1};
-    assert_ok(lks_program_set_batch(program, x, y, &nothing)); /* what was given is taken back */
+    assert_ok(lks_program_set_batch(program, x, y, &nothing)); /* the inputs are unset again */
     assert_int_equal(lks_program_forward(program), LKS_ERR_STATE);
     while (lks_loader_next(loader, &batch)) {
         if (batch.count == BATCH) {

@@ -1,4 +1,4 @@
-/* Texts: words and characters, the vocabulary's order, and what is no text. */
+/* Texts: words and characters, the order of the vocabulary, and invalid files. */
 #include "test.h"
 
 #include "data/data_internal.h"
@@ -85,7 +85,7 @@ static void characters_are_those_of_utf8(void **state) {
 static void what_is_not_utf8_is_refused_with_its_line(void **state) {
     (void)state;
     static const char *const bad[] = {"\x80", "\xc3(", "\xff", "\xc0\x80", "\xe2\x82", "\xf0\x9f\x98",
-                                      /* a surrogate, sequences longer than need be, beyond the last character */
+                                      /* a surrogate, overlong sequences, a code point beyond the last */
                                       "\xed\xa0\x80", "\xed\xbf\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf",
                                       "\xf4\x90\x80\x80"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -94,7 +94,7 @@ static void what_is_not_utf8_is_refused_with_its_line(void **state) {
         snprintf(part, sizeof part, "line 2: byte 0x%02x", (unsigned char)bad[i][0]);
         write_three("a", valid, "b");
         assert_refused(LKS_ERR_FORMAT, LKS_TEXT_CHARACTERS, "ptb.valid.txt", part);
-        lks_text_destroy(read_text(LKS_TEXT_WORDS)); /* words may be of any bytes */
+        lks_text_destroy(read_text(LKS_TEXT_WORDS)); /* words may contain any bytes */
     }
 }
 
@@ -118,7 +118,7 @@ static void a_split_of_too_few_tokens_is_named(void **state) {
         snprintf(part, sizeof part, "/ptb.%s.txt: a text of 1 token, ", names[i]);
         if (text != NULL || strstr(lks_error_text(), part) == NULL) fail_msg("%s", lks_error_text());
         assert_int_equal(lks_memory_nbytes(), 0);
-        lks_text_destroy(read_text(LKS_TEXT_WORDS)); /* one will do by default */
+        lks_text_destroy(read_text(LKS_TEXT_WORDS)); /* by default one of the files is enough */
     }
 }
 
@@ -209,7 +209,7 @@ static void more_tokens_than_there_may_be_are_refused(void **state) {
     lks_text_destroy(text);
 }
 
-/* Far more words than the table begins with, each of them twice. */
+/* Far more words than the initial size of the table, each of them twice. */
 static void a_large_vocabulary_keeps_its_numbers(void **state) {
     (void)state;
     enum { N_WORDS = 20000 };
@@ -267,7 +267,8 @@ static void an_allocation_that_fails_leaves_nothing(void **state) {
     lks_text_destroy(NULL);
 }
 
-/* The real Penn Treebank, where $LOCKSTEP_DATA/ptb is. The figures were computed with Python from the same files. */
+/* Uses the real Penn Treebank if $LOCKSTEP_DATA/ptb exists. The expected figures were computed with Python from the
+ * same files. */
 static void penn_treebank_is_read_whole(void **state) {
     (void)state;
     const char *data = getenv("LOCKSTEP_DATA");

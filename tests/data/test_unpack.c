@@ -1,4 +1,4 @@
-/* Archives as they should be, and as they should not. */
+/* Valid and invalid archives. */
 #include "data/download/download.h"
 #include "files.h"
 #include "tar.h"
@@ -7,7 +7,7 @@
 
 enum { PATH_NBYTES = 300, MAX_NBYTES = 2000 };
 
-/* Unpacks an archive of these members, into the directory "out". */
+/* Unpacks an archive of these members into the directory "out". */
 static lks_status unpack(const tar_member *members, off_t nbytes_left) {
     char path[PATH_NBYTES], out[PATH_NBYTES], command[2 * PATH_NBYTES];
     lksi_download_progress progress = {.lock = -1};
@@ -73,7 +73,7 @@ static void what_is_no_plain_file_is_refused(void **state) {
     }
 }
 
-/* The second would be written through what the first one is. */
+/* The second member would be written through the first, which may be a link. */
 static void a_name_that_comes_twice_is_refused(void **state) {
     (void)state;
     assert_int_equal(unpack((tar_member[]){{"set/a", '0', NULL}, {"set/a", '0', NULL}, {0}}, 0), LKS_ERR_FILE);

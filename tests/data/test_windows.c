@@ -1,4 +1,4 @@
-/* Windows of a text: every token is predicted once, by the rank that has its column, after the token before it. */
+/* Windows of a text: every token is predicted once, by the rank that has its column, from the preceding token. */
 #include "test.h"
 
 #include "data/data_internal.h"
@@ -20,7 +20,7 @@ static lks_windows *make_windows(int64_t count, lks_windows_options options) {
     return windows;
 }
 
-/* Counts how often each token is a label, and checks that it comes after its own input, and in its column's order. */
+/* Counts how often each token is a label. Checks that it follows its input, and the order within its column. */
 static void check_batch(const lks_batch *batch, int64_t n_steps, int n_seen[MAX_COUNT]) {
     const int32_t *inputs = batch->features;
     int64_t n_labels = 0;
@@ -61,11 +61,11 @@ static void check_epoch(lks_windows **ranks, int n_ranks, int64_t count, int64_t
         assert_int_equal(n_labels, global_n_labels);
         assert_true(n_labels > 0);
     }
-    assert_int_equal(n_seen[0], 0); /* nothing comes before it */
+    assert_int_equal(n_seen[0], 0); /* no token precedes it */
     for (int64_t i = 1; i < MAX_COUNT; i++) assert_int_equal(n_seen[i], i < count);
 }
 
-/* Two epochs on all ranks of a world. */
+/* Runs two epochs on all ranks of a world. */
 static void check_world(int64_t count, lks_windows_options options) {
     lks_windows *ranks[8];
     for (options.rank = 0; options.rank < options.n_ranks; options.rank++)
@@ -90,7 +90,7 @@ static void every_token_is_predicted_exactly_once(void **state) {
                                                .batch = batches[b], .n_steps = lengths[t], .n_ranks = worlds[w]});
 }
 
-/* Also where there are fewer columns than ranks. */
+/* Includes texts with fewer columns than ranks. */
 static void with_grains_every_token_is_predicted_exactly_once(void **state) {
     (void)state;
     static const int64_t batches[] = {1, 3, 8, 11};
@@ -157,7 +157,7 @@ static void seek_and_rewind_go_to_any_step_of_any_epoch(void **state) {
     lks_windows_rewind(windows);
     assert_int_equal(lks_windows_next(windows, &batch), 1);
     assert_true(batch.epoch == 0 && batch.step == 0 && batch.labels[0] == 10);
-    lks_windows_seek(windows, INT64_MAX, INT64_MAX); /* the last epoch that can be counted follows upon itself */
+    lks_windows_seek(windows, INT64_MAX, INT64_MAX); /* after the last epoch number, the same number is used again */
     assert_int_equal(lks_windows_next(windows, &batch), 0);
     assert_int_equal(lks_windows_next(windows, &batch), 1);
     assert_true(batch.epoch == INT64_MAX && batch.step == 0);

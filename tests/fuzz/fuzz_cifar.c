@@ -1,11 +1,11 @@
-/* libFuzzer target: any bytes as a batch file of CIFAR-10's binary version. Labels of what is accepted are 0 to 9. */
+/* libFuzzer target: any bytes as a batch file of CIFAR-10's binary version. Labels of accepted files are 0 to 9. */
 #include "data/data_internal.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* The first byte says how many records are expected: 0, 1 or 2. */
+/* The first byte gives the expected number of records: 0, 1 or 2. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     if (nbytes == 0) return 0;
     int64_t n_records = data[0] % 3;

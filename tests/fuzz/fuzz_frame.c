@@ -1,8 +1,7 @@
-/* libFuzzer target: any bytes, in any pieces, as what a rank of another host delivers over its stream to messages under
- * way. They end in valid messages or in an error; nothing is written outside a receive's buffer, and nothing is
- * endless.
+/* libFuzzer target: any bytes, in any pieces, as the stream of a rank on another host, while messages are in progress.
+ * The result is valid messages or an error. No write is outside a receive's buffer, and no loop is endless.
  *
- * A world of one is told that a rank 1 exists, whose stream is the input. */
+ * A world of one rank is made to believe that there is a rank 1, whose stream is the input. */
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/transport/segment/message.h"
 
@@ -13,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
 enum { N_TRANSFERS = 6 };
 
-/* What may be under way; the input says which, and which of them only come when half of it is read. */
+/* Possible transfers. The input says which of them start, and which start only after half of it was read. */
 static const struct {
     bool is_send;
     int peer, tag;
@@ -27,7 +26,7 @@ static const struct {
 
 typedef struct peer {
     const uint8_t *next, *end;
-    size_t piece_nbytes; /* read or written at a time, and then nothing once */
+    size_t piece_nbytes; /* at most so much is read or written at a time, and every other call transfers nothing */
     bool has_paused[2];
     int seat_of[2], *true_seat_of;
     lksi_member members[2], *true_members;
@@ -43,7 +42,7 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
     (void)context, (void)to;
     size_t nbytes = 0;
     for (int i = 0; i < n_parts; i++) {
-        const volatile uint8_t *bytes = parts[i].iov_base; /* what is sent has to be there */
+        const volatile uint8_t *bytes = parts[i].iov_base; /* reads the data, so that a sanitizer checks it */
         for (size_t j = 0; j < parts[i].iov_len; j++) (void)bytes[j];
         nbytes += parts[i].iov_len;
     }
@@ -82,14 +81,15 @@ static void meet_peer(lks_group *group, peer *p) {
     group->remote_state = p;
 }
 
-/* Transfers under way, and which there have been. Those that are done are gone, as for a caller who has his answer. */
+/* Transfers in progress (`transfers`) and those ever started. A transfer that is done is freed, as the caller's would
+ * be. */
 typedef struct traffic {
     lksi_transfer *transfers[N_TRANSFERS];
     lks_received received[N_TRANSFERS];
     int started;
 } traffic;
 
-/* What is done well is done whole, and a dead group has nothing under way. */
+/* A successful transfer must be complete. A dead group must have no transfer in progress. */
 static void retire(const lks_group *group, traffic *t) {
     for (int i = 0; i < N_TRANSFERS; i++) {
         lksi_transfer *each = t->transfers[i];
@@ -124,7 +124,7 @@ static void start(lks_group *group, traffic *t, int which) {
     }
 }
 
-/* Until the input has been read up to `until`, its end or an error. */
+/* Makes progress until the input was read up to `until`, or an error. */
 static void move_on(lks_group *group, const peer *p, traffic *t, const uint8_t *until) {
     int64_t n_turns_left = 4 * (until - p->next) + 100000;
     while (lksi_group_status(group) == LKS_OK && p->next < until) {
@@ -140,7 +140,7 @@ static void run(lks_group *group, const peer *p, const uint8_t *masks) {
     move_on(group, p, &t, p->next + (p->end - p->next) / 2);
     start(group, &t, masks[1]);
     move_on(group, p, &t, p->end);
-    lksi_messages_progress(group); /* meets the stream's end */
+    lksi_messages_progress(group); /* reaches the end of the stream */
     lks_group_destroy(group);
     for (int i = 0; i < N_TRANSFERS; i++) {
         if (t.transfers[i] != NULL) free(t.transfers[i]->data);
@@ -148,7 +148,7 @@ static void run(lks_group *group, const peer *p, const uint8_t *masks) {
     }
 }
 
-/* The first three bytes say in which pieces the rest comes, and which transfers there are. */
+/* The first three bytes give the sizes of the pieces and the transfers. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     if (nbytes < 3) return 0;
     peer p = {.next = data + 3, .end = data + nbytes, .piece_nbytes = 1 + 37 * (size_t)data[0]};

@@ -1,12 +1,12 @@
-/* libFuzzer target: any bytes, in any pieces, as what a stranger says to the acceptor's side of the handshake. Nobody
- * gets in without the key, and nothing is awaited that is longer than the longest message. */
+/* libFuzzer target: any bytes, in any pieces, as the messages of an unknown peer to the acceptor's side of the
+ * handshake. Nobody is admitted without the key, and no message longer than the longest is awaited. */
 #include "comm/bootstrap/auth.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* The first byte says in which pieces the rest comes. */
+/* The first byte gives the sizes of the pieces. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     static const unsigned char key[LKSI_KEY_NBYTES] = {1, 2, 3};
     lksi_auth auth;

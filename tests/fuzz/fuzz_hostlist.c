@@ -1,5 +1,5 @@
-/* libFuzzer target: any text as Slurm's lists of hosts and of counts. A list that is accepted has a first host that
- * could be one, and counts within their bounds. */
+/* libFuzzer target: any text as Slurm's lists of hosts and of counts. An accepted list has a plausible first host, and
+ * counts within their bounds. */
 #include "comm/bootstrap/hostlist.h"
 #include "comm/comm.h"
 
@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* The first byte is the number of a node. */
+/* The first byte is the index of a node. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     char *list, first[32];
     int count = 0, n_counts = 0, sum = 0;

@@ -1,5 +1,5 @@
-/* libFuzzer target: any text as a file of hosts. One that is accepted has hosts with names that differ, slots within
- * their bounds, and can be filled up to the sum of what its lines allow and no further. */
+/* libFuzzer target: any text as a file of hosts. An accepted file has hosts with distinct names and slots within their
+ * bounds. Its hosts can be filled up to the sum of what its lines allow, and no further. */
 #include "comm/comm.h"
 #include "launch/hosts_file.h"
 

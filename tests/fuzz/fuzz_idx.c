@@ -1,5 +1,5 @@
-/* libFuzzer target: any two byte strings as the image and the label file of an MNIST-like set. What is accepted must be
- * readable to its last sample. */
+/* libFuzzer target: any two byte strings as the image and label files of an MNIST-like set. Accepted files must be
+ * readable up to their last sample. */
 #include "data/data_internal.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void read_every_sample(const lks_dataset *dataset) {
     free(features);
 }
 
-/* The first byte says how long the label file is; the image file is the rest. */
+/* The first byte is the length of the label file. The image file is the rest. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     if (nbytes == 0) return 0;
     size_t labels_nbytes = data[0] < nbytes ? data[0] : nbytes - 1;

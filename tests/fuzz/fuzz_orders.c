@@ -1,5 +1,4 @@
-/* libFuzzer target: any bytes as the orders of an agent. What is accepted can be written, and read again as the same.
- */
+/* libFuzzer target: any bytes as the orders to an agent. Accepted orders can be written, and read back unchanged. */
 #include "comm/comm.h"
 #include "launch/agent.h"
 
@@ -9,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* In place of the C library's, which keeps each value for ever. */
+/* Replaces the C library's function, which leaks every value. */
 int setenv(const char *name, const char *value, int overwrite) {
     if (name[0] == '\0' || strchr(name, '=') != NULL || overwrite == 0) abort();
     return strlen(value) < SIZE_MAX ? 0 : -1;

@@ -1,5 +1,5 @@
-/* libFuzzer target: any bytes as a batch file of CIFAR-10's python version. Labels of what is accepted are 0 to 9, and
- * a small file takes little memory. */
+/* libFuzzer target: any bytes as a batch file of CIFAR-10's python version. Labels of accepted files are 0 to 9, and a
+ * small file takes little memory. */
 #include "data/data_internal.h"
 
 #include <stdlib.h>

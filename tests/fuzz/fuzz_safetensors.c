@@ -1,5 +1,5 @@
-/* libFuzzer target: any bytes as a safetensors file. What is accepted must cover the data without gap or overlap, have
- * counts that fit its bytes, and be found by name. */
+/* libFuzzer target: any bytes as a safetensors file. The entries of an accepted file cover the data without gap or
+ * overlap, their counts match their bytes, and they are found by name. */
 #include "train/safetensors.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     file->descriptor = -1;
     file->path = lksi_strdup("file");
     file->data_nbytes = nbytes - 8 - header_nbytes;
-    char *header = malloc((size_t)header_nbytes); /* of just that size: reading past its end shows */
+    char *header = malloc((size_t)header_nbytes); /* exactly sized, so that a sanitizer detects reads past its end */
     memcpy(header, data + 8, (size_t)header_nbytes);
     if (lksi_safetensors_parse(file, header, (size_t)header_nbytes) == LKS_OK) check(file);
     free(header);

@@ -1,5 +1,5 @@
-/* libFuzzer target: any bytes, in any pieces, as what comes over a control connection. A record that is handed out has
- * a known kind and status, a possible rank and a text that ends. */
+/* libFuzzer target: any bytes, in any pieces, as the input from a control connection. A delivered record has a known
+ * kind and status, a possible rank and a terminated text. */
 #include "comm/bootstrap/star.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static void check(const lksi_star_record *record) {
     if (memchr(record->text, '\0', sizeof record->text) == NULL) abort();
 }
 
-/* The first byte says in which pieces the rest comes. */
+/* The first byte gives the sizes of the pieces. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     static int ends[2] = {-1, -1};
     lksi_star_reader reader;

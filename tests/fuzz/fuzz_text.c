@@ -1,5 +1,5 @@
-/* libFuzzer target: any bytes as a text of words or of characters, twice over. What is accepted has tokens of its
- * vocabulary only, the second time the same, and windows that predict each of them once. */
+/* libFuzzer target: any bytes as a text of words or of characters, read twice. An accepted text has only tokens of its
+ * vocabulary, the same on the second reading, and windows that predict each of them once. */
 #include "data/data_internal.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static void check_windows(const lks_text *text, int64_t batch, int64_t n_steps) 
     lks_windows_destroy(windows);
 }
 
-/* The first bytes choose the level, and the windows' sizes. */
+/* The first bytes choose the level and the sizes of the windows. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     if (nbytes < 2) return 0;
     lks_text *text = lksi_alloc(sizeof *text);

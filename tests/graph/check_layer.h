@@ -1,4 +1,4 @@
-/* Checks a piece of a model: its gradients against central finite differences in f64 on the reference device, and the
+/* Checks a part of a model: its gradients against central finite differences in f64 on the reference device, and the
  * cpu device against the reference device in f32. The input is a parameter, so that its gradient is checked too. */
 #ifndef LKSI_TEST_CHECK_LAYER_H
 #define LKSI_TEST_CHECK_LAYER_H
@@ -19,7 +19,7 @@ typedef struct layer {
     const void *argument;
 } layer;
 
-/* A compiled layer with a loss behind it: cross entropy over all of its elements. */
+/* A compiled layer followed by a loss: cross entropy over all elements of the layer's output. */
 typedef struct layer_run {
     lks_device *device;
     lks_graph *graph;
@@ -30,7 +30,7 @@ typedef struct layer_run {
     int64_t count; /* of y */
 } layer_run;
 
-/* A world of one rank, whose sums are the sums: for batch norms that are synchronised. */
+/* The sum over one rank, for synchronised batch norms: `data` already holds it. */
 static lks_status layer_sum_alone(void *context, void *data, size_t count, lks_type type) {
     (void)context, (void)data, (void)count, (void)type;
     return LKS_OK;
@@ -73,8 +73,8 @@ static double layer_loss_at(layer_run *r, int index, double *values, int64_t i, 
     return layer_loss(r);
 }
 
-/* Central differences, error O(h^2): with h = 1e-5 in f64 both truncation and rounding stay below 1e-8 of the scale of
- * these gradients. Kinks are avoided by the draw: no element is within h of one. */
+/* Central differences have an error of O(h^2): with h = 1e-5 in f64 both truncation and rounding stay below 1e-8 of the
+ * scale of these gradients. The drawn values avoid kinks: no element is within h of one. */
 static void layer_check_parameter(layer_run *r, const char *name, int index) {
     lks_parameter_view p = lks_store_parameter(r->store, index);
     double *values = lksi_alloc((size_t)p.count * sizeof *values),
@@ -105,10 +105,11 @@ static inline void layer_check_differences(const layer *l) {
     layer_tear_down(&r);
 }
 
-/* The longest sums have some thousand terms: `tolerance` of the largest element covers another order of adding. */
+/* The longest sums have some thousand terms. `tolerance`, relative to the largest element, covers another order of
+ * additions. */
 static void layer_check_close(const char *layer_name, const char *name, const float *got, const float *expected,
                               int64_t count, float tolerance) {
-    float scale = 1e-3f; /* what should be 0 may be as small as this */
+    float scale = 1e-3f; /* lower bound, because expected values may all be 0 */
     for (int64_t i = 0; i < count; i++) scale = fabsf(expected[i]) > scale ? fabsf(expected[i]) : scale;
     for (int64_t i = 0; i < count; i++)
         if (!(fabsf(got[i] - expected[i]) <= tolerance * scale))
@@ -122,7 +123,7 @@ static int64_t layer_count_nonzero(const float *values, size_t count) {
     return nonzero;
 }
 
-/* What blocked layouts add to a tensor stays 0: the flat gradients hold no other elements than the logical ones. */
+/* The padding of blocked layouts stays 0: the flat gradients have no non-zero elements besides the logical ones. */
 static void layer_check_padding(const layer *l, const layer_run *r) {
     int64_t logical = 0;
     for (int i = 0; i < lks_store_n_tensors(r->store); i++) {

@@ -1,6 +1,6 @@
-/* Operators under test: a table of cases, each of which builds a tensor from parameters and one batch of data. They are
- * held against central finite differences in f64 on the reference device, and the cpu device against the reference
- * device in f32. */
+/* Operators under test: a table of cases, each of which builds a tensor from parameters and a batch of data. The cases
+ * are checked against central finite differences in f64 on the reference device, and on the cpu device against the
+ * reference device in f32. */
 #ifndef LKSI_TEST_OPERATOR_CASES_H
 #define LKSI_TEST_OPERATOR_CASES_H
 
@@ -15,7 +15,7 @@
 
 enum { CASE_FEATURES = 6, CASE_CLASSES = 5, CASE_MAX_BATCH = 9 };
 
-/* What a case is built from. */
+/* The inputs of a case. */
 typedef struct operator_leaves {
     lks_graph *graph;
     lks_node *x;      /* f32 (N,CASE_FEATURES), standard normal */
@@ -34,7 +34,7 @@ static inline lks_node *normal_parameter(const operator_leaves *l, const char *n
     return lks_parameter(l->graph, name, n_dims, dims, (lks_initializer){LKS_INITIAL_NORMAL, 1});
 }
 
-/* A tensor (N,dims...) that depends on the batch and on a parameter of its own. */
+/* A tensor (N,dims...) that depends on the batch and on its own parameter. */
 static inline lks_node *batch_tensor(const operator_leaves *l, const char *name, int n_dims, const int64_t *dims) {
     int64_t shape[9] = {LKS_BATCH}, n_features = 1;
     for (int i = 0; i < n_dims; i++) {
@@ -56,7 +56,7 @@ typedef struct operator_bench {
     int32_t labels[CASE_MAX_BATCH];
 } operator_bench;
 
-/* A scalar whose derivative differs in every element of y: the sum of y times fixed random numbers. */
+/* A scalar whose derivative differs for every element of y: the sum of y times fixed random numbers. */
 static inline lks_node *project(lks_node *y) {
     int64_t dims[8] = {1};
     int n_dims = lks_node_n_dims(y);
@@ -117,8 +117,8 @@ static inline double loss_with(operator_bench *b, int index, double *values, int
     return lks_program_scalar(b->program, b->loss);
 }
 
-/* Central differences, error O(h^2): with h = 1e-5 in f64, truncation and rounding stay below 1e-7 of what the loss
- * adds up. Kinks are avoided by the draw: nothing lies within h of one. */
+/* Central differences have an error of O(h^2): with h = 1e-5 in f64, truncation and rounding stay below 1e-7 of the
+ * terms of the loss. The drawn values avoid kinks: no value is within h of one. */
 static inline void check_differences(operator_bench *b, const char *name, int index) {
     lks_parameter_view p = lks_store_parameter(b->store, index);
     double *values = lksi_alloc((size_t)p.count * sizeof *values);
@@ -198,9 +198,9 @@ static inline void cases_agree_between_devices(const operator_case *cases, int n
     }
 }
 
-/* --- gradients that are changed as soon as they are told --- */
+/* --- gradients that are changed in the callback that announces them --- */
 
-/* What a reduction in place over two equal ranks does. */
+/* The effect of a reduction in place over two equal ranks. */
 static inline lks_status double_in_place(void *context, int index) {
     const operator_bench *b = context;
     size_t count;
@@ -229,7 +229,7 @@ static inline void check_doubled(operator_bench *b, const operator_case *c, void
     }
 }
 
-/* Doubling is exact: whatever reads a gradient after it was told shows. */
+/* Doubling is exact, so any read of a gradient after its callback changes the results. */
 static inline void check_changed_in_place(operator_bench *b, const operator_case *c) {
     enum { MAX_TENSORS = 64 };
     void *once[MAX_TENSORS];

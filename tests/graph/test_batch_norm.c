@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* Batch norm: gradients, both devices, running statistics, and what happens to them among ranks. */
+/* Batch norm: gradients, both devices, running statistics, and their synchronisation among ranks. */
 #include "check_layer.h"
 
 #include "ranks.h"
@@ -17,8 +17,8 @@ static lks_node *build_synchronised(lks_node *x, const void *argument) {
     return argument != NULL ? lks_relu(y) : y;
 }
 
-/* As in a residual network: blocked layouts, batch norm with relu, a sum. (A bias before batch norm has a gradient of
- * 0, and rounding errors cannot be compared.) */
+/* As in a residual network: blocked layouts, batch norm with ReLU, a sum. There is no bias before batch norm: its
+ * gradient is 0, and rounding errors cannot be compared. */
 static lks_node *build_block(lks_node *x, const void *argument) {
     (void)argument;
     lks_conv2d_options same = {.window = {.padding = {1, 1}}, .no_bias = 1};
@@ -51,13 +51,13 @@ static void batch_norm_has_the_gradients_of_finite_differences(void **state) {
     for (int i = 0; i < N_NORMS; i++) layer_check_differences(&norms[i]);
 }
 
-/* The gradient is a difference of sums that nearly cancel: 1e-4 of its largest element. */
+/* The gradient is a difference of sums that nearly cancel. The tolerance is 1e-4 of its largest element. */
 static void batch_norm_agrees_across_devices(void **state) {
     (void)state;
     for (int i = 0; i < N_NORMS; i++) layer_check_devices(&norms[i], 1e-4f);
 }
 
-/* However far from 0: 61 samples are in no chunk of the loops alone. */
+/* Holds for constants far from 0. 61 samples are no multiple of the loops' chunks. */
 static void a_constant_channel_becomes_the_bias(void **state) {
     (void)state;
     enum { N = 61 };
@@ -106,16 +106,16 @@ static model make_model(lks_device *device, int is_synchronised) {
 static const float samples[4][4] = {{1, 2, -3, 4}, {2, 4, 0, 8}, {0, -1, 5, 6}, {3, 1, 2, 2}};
 static const int32_t labels[4] = {0, 2, 1, 1};
 
-/* What torch.nn.BatchNorm1d(2) has after one step, momentum 0.1. One rank: means 1.5 and 3, unbiased variances 18 / 7
- * and 86 / 7. Two ranks: the same means, and the mean over the ranks of their own unbiased variances, 2.25 and 81.5
- * / 6. Synchronised, any number of ranks has what one has. */
+/* The result of torch.nn.BatchNorm1d(2) after one step with momentum 0.1. One rank: means 1.5 and 3, unbiased variances
+ * 18 / 7 and 86 / 7. Two ranks: the same means, and as variance the mean of the ranks' own unbiased variances, 2.25 and
+ * 81.5 / 6. Synchronised, any number of ranks has the values of one rank. */
 static const double expected_mean[2] = {0.15, 0.3};
 static const double expected_variance[2][2] = {{0.9 + 1.8 / 7, 0.9 + 8.6 / 7}, {0.9 + 0.225, 0.9 + 8.15 / 6}};
 
 typedef struct training {
     const char *device;
     int is_synchronised;
-    int is_weighed;             /* losses are means over other numbers than the samples */
+    int is_weighed;             /* a loss is the mean over a number other than that of the samples */
     float mean[2], variance[2]; /* rank 0's, at the end */
     char hex[4][65];
 } training;
@@ -128,7 +128,7 @@ static int read_running(const lks_store *store, training *t) {
     return 0;
 }
 
-/* Each rank's own number. */
+/* Each rank has another number of loss terms. */
 static lks_step_sums weigh(lks_program *program, const training *t, int rank, int count) {
     if (!t->is_weighed) return (lks_step_sums){.n_samples = count};
     lks_program_set_buffer_weight(program, count);
@@ -245,7 +245,7 @@ static void evaluation_goes_by_the_running_statistics(void **state) {
     evaluate("reference", 1);
 }
 
-/* The statistics of one pass over x (N,2,2): what moves the running ones, per sample. */
+/* Computes the statistics of one pass over x (N,2,2), times N: the contribution to the running statistics. */
 static void take_statistics(const char *name, int is_synchronised, int is_detached, float statistics[4]) {
     lks_device *device;
     lks_group *group;
@@ -286,7 +286,7 @@ static void statistics_move_though_no_gradient_comes_back(void **state) {
     }
 }
 
-/* As torch's affine=False has them, written by hand. */
+/* As in torch with affine=False, built by hand. */
 static void buffers_that_scale_a_batch_norm_are_constants(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* Convolutions and pooling at shapes that are no multiples of anything. */
+/* Convolutions and pooling, at shapes that are no multiples of any block size. */
 #include "check_layer.h"
 
 #include <string.h>
@@ -82,7 +82,7 @@ static lks_node *build_chain(lks_node *x, const void *argument) {
     return lks_conv2d(lks_relu(b), 4, 1, "c", NULL);
 }
 
-/* One weight for a whole and for a grouped convolution: two layouts of one parameter. */
+/* A full and a grouped convolution share a weight: one parameter with two layouts. */
 static lks_node *build_shared_weight(lks_node *x, const void *argument) {
     (void)argument;
     lks_node *w = layer_parameter(x, "w", 4, (int64_t[]){16, 8, 3, 3});
@@ -90,7 +90,7 @@ static lks_node *build_shared_weight(lks_node *x, const void *argument) {
     return lks_conv2d_function(y, w, NULL, &(lks_window_options){.padding = {1, 1}, .groups = 2});
 }
 
-/* A layout and row-major order for one tensor. */
+/* One tensor is needed in a blocked layout and in row-major order. */
 static lks_node *build_two_readers(lks_node *x, const void *argument) {
     (void)argument;
     lks_node *y = lks_conv2d(x, 12, 3, "a", NULL);
@@ -124,7 +124,7 @@ typedef struct long_sums {
     double weight[N_WEIGHTS], bias[OUT_CHANNELS];
 } long_sums;
 
-/* Which the program reads where they lie. */
+/* The program reads the input in the caller's memory. */
 static void *random_numbers(size_t count, lks_type type) {
     double *wide = lksi_alloc(count * sizeof *wide);
     float *narrow = (float *)wide;
@@ -144,7 +144,7 @@ static void read_as_double(lks_store *store, int index, lks_type type, size_t co
     for (size_t i = 0; i < count && type != LKS_F64; i++) values[i] = (double)narrow[i];
 }
 
-/* The loss is the mean of y * factor, so that dy is a factor over a power of 2. */
+/* The loss is the mean of y * factor, so that dy is a factor divided by a power of 2. */
 static void find_long_sums(const char *device_name, lks_type type, long_sums *sums) {
     lks_device *device;
     lks_store *store;
@@ -185,7 +185,7 @@ static void check_long_sum(const char *name, const double *got, const double *ex
     if (!(sqrt(distance / length) <= 7e-7)) fail_msg("%s: %.3g apart", name, sqrt(distance / length));
 }
 
-/* Added up in one row, 65,536 terms lose 4e-6 of what they add up to. */
+/* Added in one sequence, 65,536 terms lose 4e-6 of their sum. */
 static void gradients_keep_their_digits_over_many_terms(void **state) {
     (void)state;
     static long_sums expected, got;
@@ -201,7 +201,7 @@ typedef struct pool_case {
     lks_node *(*pool)(lks_node *x, int64_t height, int64_t width, const lks_window_options *options);
     int64_t window[2];
     lks_window_options options;
-    int has_conv; /* behind a convolution: blocked layouts on both sides */
+    int has_conv; /* after a convolution: blocked layouts on both sides */
 } pool_case;
 
 static lks_node *build_pool(lks_node *x, const void *argument) {
@@ -249,7 +249,7 @@ static void pools_agree_across_devices(void **state) {
     for (int i = 0; i < N_POOLS; i++) layer_check_devices(&pools[i], 2e-5f);
 }
 
-/* --- what max pooling does with NaN and with equals --- */
+/* --- max pooling of NaN and of equal elements --- */
 
 static void pool_values(const char *device_name, const float *x_values, float *y_values) {
     lks_device *device;

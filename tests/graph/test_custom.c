@@ -1,4 +1,4 @@
-/* Custom operators: the results and gradients of the library's operators that compute the same, and what is refused. */
+/* Custom operators: they give the results and gradients of equivalent operators of the library. Errors are refused. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "cuda/cuda_test.h"
 
@@ -84,7 +84,7 @@ static lks_status weighted_backward(const lks_custom_call *call) {
     const lks_tensor_view *x = &call->inputs[0], *w = &call->inputs[2];
     const int32_t *label = call->inputs[1].data;
     double factor = get(&call->output, call->output_gradient, 0) / (double)x->dims[0];
-    assert_null(call->gradients[1]); /* integers have none */
+    assert_null(call->gradients[1]); /* integers have no gradient */
     for (int64_t i = 0; i < x->count; i++) set(x, call->gradients[0], i, 0);
     double dw[N_CLASSES] = {0};
     for (int64_t i = 0; i < x->dims[0]; i++) {
@@ -97,7 +97,7 @@ static lks_status weighted_backward(const lks_custom_call *call) {
     return LKS_OK;
 }
 
-/* The library's operators have the labels as an input of zeros and ones (N,C). */
+/* The version built from the library's operators takes the labels as an input of zeros and ones (N,C). */
 static lks_node *weighted(lks_node *x, lks_node *label, lks_node *hot, lks_node *w, bool is_custom) {
     if (is_custom)
         return lks_custom(
@@ -114,8 +114,8 @@ typedef struct result {
     size_t n_gradients;
 } result;
 
-/* The second convolution reads what the first custom operator made, and the device would keep that in another layout.
- */
+/* The second convolution reads the output of the first custom operator, which the device would otherwise keep in
+ * another layout. */
 static void run_model(bool is_custom, bool is_training, result *r) {
     lks_graph *graph = lks_graph_create(device);
     lks_node *x = lks_input(graph, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 2, 6, 6});
@@ -280,7 +280,7 @@ static void bad_options_are_named(void **state) {
     assert_int_not_equal(lks_store_create(&store, lks_custom(NULL, 1, NULL), NULL), LKS_OK);
 }
 
-/* Ranks compare their models by these: a function's address differs from process to process. */
+/* Ranks compare their models by descriptions. The address of a function differs between processes. */
 static void descriptions_depend_on_the_name(void **state) {
     (void)state;
     lksi_description seen[3];
@@ -298,11 +298,11 @@ static void descriptions_depend_on_the_name(void **state) {
     assert_non_null(strstr(seen[2].what, "'other'"));
 }
 
-/* --- what the functions change of the thread --- */
+/* --- the state of the calling thread --- */
 
 typedef int (*openmp_function)(void);
 
-/* Threads of the calling thread's OpenMP regions. Skips without OpenMP in the process. */
+/* Number of threads of OpenMP regions of the calling thread. Skips if the process has no OpenMP. */
 static int count_threads(void) {
     openmp_function found;
     void *symbol = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
@@ -321,7 +321,7 @@ static lks_status count_threads_here(const lks_custom_call *call) {
     return pass_on(call);
 }
 
-/* Runs the program that is the context. */
+/* Runs another program, which is the context. */
 static lks_status run_another(const lks_custom_call *call) {
     (void)pass_on(call);
     return lks_program_forward(call->context);
@@ -333,7 +333,7 @@ typedef struct chain {
     lks_program *program;
 } chain;
 
-/* The first function on the device's threads, the second after it. */
+/* The first function runs on the device's threads, the second after it. */
 static chain build_chain(lks_device *on, lks_custom_function first, void *context, int *n_threads) {
     static const float data[1] = {1};
     chain c = {.graph = lks_graph_create(on)};

@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* Every operator and both models: backward against central finite differences in f64 on the reference device, and the
- * cpu device against the reference device. */
+/* Every operator and both models: backward passes against central finite differences in f64 on the reference device,
+ * and the cpu device against the reference device. */
 #include "test.h"
 
 #include "base/base.h"
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Two batch sizes: the cpu device lays the product out by whether the batch fills its vectors. */
+/* Two batch sizes: the layout of the product on the cpu device depends on whether the batch fills its vectors. */
 enum { MAX_N = 16 };
 static const int batches[] = {6, 16};
 
@@ -32,13 +32,13 @@ static lks_node *build_relu(lks_node *x) { return lks_linear(lks_relu(lks_linear
 static lks_node *build_tanh(lks_node *x) { return lks_linear(lks_tanh(lks_linear(x, 7, "fc1")), 3, "fc2"); }
 static lks_node *build_sigmoid(lks_node *x) { return lks_linear(lks_sigmoid(lks_linear(x, 7, "fc1")), 3, "fc2"); }
 
-/* Activations that are no epilogues: their input has another reader. */
+/* These activations are no epilogues, because their input has another reader. */
 static lks_node *build_add(lks_node *x) {
     lks_node *h = lks_linear(x, 5, "fc1");
     return lks_linear(lks_add(lks_add(lks_tanh(h), lks_sigmoid(h)), lks_relu(h)), 3, "fc2");
 }
 
-/* One gradient that belongs to two parameters, and one that is a reshaped view: both must be copied. */
+/* One gradient belongs to two parameters, and one is a reshaped view. Both must be copied. */
 static lks_node *build_shared_gradients(lks_node *x) {
     lks_graph *g = lks_node_graph(x);
     lks_node *a = lks_parameter(g, "a", 2, (int64_t[]){3, 4}, uniform(0.5));
@@ -58,7 +58,7 @@ static lks_node *build_reshape(lks_node *x) {
     return lks_linear(lks_reshape(lks_tanh(wide), 2, (int64_t[]){LKS_BATCH, 6}), 3, "fc2");
 }
 
-/* Rows of whole pages take a path of their own on the cpu device. */
+/* The cpu device has a separate path for rows of whole pages. */
 static lks_node *build_page_long_rows(lks_node *x) { return lks_linear(x, 3, "fc"); }
 
 static lks_node *build_mnist(lks_node *x) { return lks_linear(lks_relu(lks_linear(x, 50, "fc1")), 10, "fc2"); }
@@ -147,15 +147,15 @@ static double loss_at(bench *b, int index, double *values, int64_t i, double val
     return loss_of(b);
 }
 
-/* Central differences, error O(h^2): with h = 1e-5 in f64 both truncation and rounding stay below 1e-8 of the scale of
- * these gradients. ReLU's kink is avoided by the draw: no pre-activation of these inputs is within h of 0. */
+/* Central differences have an error of O(h^2): with h = 1e-5 in f64 both truncation and rounding stay below 1e-8 of the
+ * scale of these gradients. The drawn values avoid ReLU's kink: no pre-activation is within h of 0. */
 static void check_parameter(bench *b, const char *model_name, int index, double factor) {
     lks_parameter_view p = lks_store_parameter(b->store, index);
     double *values = lksi_alloc((size_t)p.count * sizeof *values),
            *gradient = lksi_alloc((size_t)p.count * sizeof *gradient);
     assert_ok(lks_store_read(b->store, index, values));
     assert_ok(lks_store_read_gradient(b->store, index, gradient));
-    int64_t stride = p.count > 400 ? p.count / 400 : 1; /* the large weights by sample */
+    int64_t stride = p.count > 400 ? p.count / 400 : 1; /* large weights are sampled */
     for (int64_t i = 0; i < p.count; i += stride) {
         const double h = 1e-5, kept = values[i];
         double above = loss_at(b, index, values, i, kept + h), below = loss_at(b, index, values, i, kept - h);
@@ -181,7 +181,8 @@ static void gradients_match_finite_differences(void **state) {
     }
 }
 
-/* f32 rounds at 6e-8 and the longest sum has 784 terms of size 1: 2e-5 of the largest element covers their order. */
+/* f32 rounds at 6e-8, and the longest sum has 784 terms of size 1. A tolerance of 2e-5 of the largest element covers
+ * another order of additions. */
 static void check_close(const char *what, const char *name, const float *got, const float *expected, int64_t count) {
     float scale = 1e-3f;
     for (int64_t i = 0; i < count; i++) scale = fabsf(expected[i]) > scale ? fabsf(expected[i]) : scale;

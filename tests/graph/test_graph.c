@@ -1,4 +1,4 @@
-/* Graphs, stores and programs: errors, memory, and what running may not do. */
+/* Graphs, stores and programs: errors, memory, and what a run must not do. */
 #include "test.h"
 
 #include "base/isa.h"
@@ -47,7 +47,7 @@ static void parameters_are_named_and_initialised_as_in_torch(void **state) {
     lks_graph_destroy(f.graph);
 }
 
-/* Backward reaches the last layer first: its gradients come first in the flat array. */
+/* The backward pass reaches the last layer first, so its gradients come first in the flat array. */
 static void the_store_is_in_gradient_ready_order(void **state) {
     (void)state;
     static const char *const expected[] = {"fc2.weight", "fc2.bias", "fc1.weight", "fc1.bias"};
@@ -142,7 +142,7 @@ static void beginnings_and_momenta_that_cannot_be_meant_are_refused(void **state
     (void)state;
     static const struct {
         lks_initializer initial;
-        double momentum; /* of a buffer; 0: it is a parameter */
+        double momentum; /* of a buffer; 0: a parameter */
         const char *expected;
     } cases[] = {
         {{LKS_INITIAL_UNIFORM, (double)NAN},
@@ -191,7 +191,7 @@ static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
     assert_int_equal(lks_store_create(&store, f.logits, NULL), LKS_ERR_ARGUMENT);
     lks_node *constant = lks_input(f.graph, "constant", LKS_F32, 0, NULL);
     lks_program *program;
-    assert_ok(lks_store_create(&store, constant, NULL)); /* a program may do without parameters, but not train them */
+    assert_ok(lks_store_create(&store, constant, NULL)); /* a program may have no parameters, but cannot train then */
     assert_int_equal(
         lks_program_create(&program, store, &(lks_program_options){.batch = 1, .is_training = 1, .loss = constant}),
         LKS_ERR_ARGUMENT);
@@ -303,7 +303,7 @@ static void programs_of_several_batch_sizes_share_the_parameters(void **state) {
         lks_program_destroy(program);
     }
     assert_true(loss[0] > 0 && loss[1] > 0 && loss[0] != loss[1]);
-    assert_true(nbytes[0] >= 8 * sizeof(float) && nbytes[1] >= nbytes[0]); /* of a row of fc1, rounded up */
+    assert_true(nbytes[0] >= 8 * sizeof(float) && nbytes[1] >= nbytes[0]); /* at least a row of fc1, rounded up */
     lks_store_destroy(store);
     lks_graph_destroy(f.graph);
 }
@@ -354,7 +354,7 @@ static void inputs_and_labels_are_checked(void **state) {
     assert_ok(lks_program_set_input(program, f.y, labels));
     assert_ok(lks_program_forward(program));
     assert_ok(lks_program_backward(program, 1));
-    assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE); /* activations are overwritten */
+    assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE); /* activations were overwritten */
     static const int32_t bad_labels[2] = {0, 3};
     assert_ok(lks_program_set_input(program, f.y, bad_labels));
     assert_int_equal(lks_program_forward(program), LKS_ERR_ARGUMENT);
@@ -407,7 +407,7 @@ static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **st
     assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 17, .loss = f.loss}));
     lks_program_describe(program, text, sizeof text);
     bool has_avx512 =
-        lksi_isa_level() == 2; /* then y^T of 3 features is not made (onednn/linear.c), which takes room */
+        lksi_isa_level() == 2; /* then y^T with 3 features is not made (onednn/linear.c), which takes memory */
     assert_string_equal(text, has_avx512
                                   ? "onednn:linear f32 (17, 8) + relu | row-major | 544 bytes\n"
                                     "onednn:linear f32 (17, 3) | row-major | 204 bytes\n"
@@ -417,7 +417,7 @@ static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **st
                                     "onednn:linear^T f32 (17, 3) | row-major | 204 bytes\n"
                                     "cpu:cross_entropy f32 () | row-major | 208 bytes\n"
                                     "activations and scratch: 1228 bytes, planned by liveness | products in f32\n");
-    lks_program_describe(program, text, 10); /* is cut, not overrun */
+    lks_program_describe(program, text, 10); /* the text is cut, not overrun */
     assert_int_equal(strlen(text), 9);
     lks_program_destroy(program);
     lks_store_destroy(store);
@@ -433,7 +433,7 @@ static void memory_is_shared_by_what_never_lives_together(void **state) {
                                  {.nbytes = 0, .first = 0, .last = 4}};
     size_t nbytes;
     assert_ok(lksi_plan_memory(intervals, 5, &nbytes));
-    assert_int_equal(nbytes, 128 + 60); /* two at once; 100 rounds up to whole cache lines */
+    assert_int_equal(nbytes, 128 + 60); /* two values live at once; 100 is rounded up to whole cache lines */
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++) {
             bool together = intervals[i].first <= intervals[j].last && intervals[j].first <= intervals[i].last;
@@ -443,8 +443,8 @@ static void memory_is_shared_by_what_never_lives_together(void **state) {
         }
 }
 
-/* Of a deep model. By the time of the CPU, which others do not take: 0.7 s, where every value that is placed looked at
- * all others again and again two minutes. */
+/* The values of a deep model. The test measures CPU time, which other processes do not affect: 0.7 s. With a quadratic
+ * search it would be two minutes. */
 static void many_values_are_planned_soon(void **state) {
     (void)state;
     enum { N = IS_SLOW_BUILD ? 5000 : 20000 };

@@ -1,4 +1,4 @@
-/* Gradients of inputs: those of a parameter that stands in the input's place. */
+/* Gradients of inputs equal the gradients of parameters in their place. */
 #include "cuda/cuda_test.h"
 
 #include "graph/graph.h"
@@ -30,13 +30,13 @@ static lks_node *used_twice(lks_node *x, lks_node *y) {
     lks_node *h = lks_mul(lks_tanh(x), lks_sigmoid(x));
     return lks_cross_entropy(lks_linear(flat(lks_add(x, h)), 3, "fc"), y);
 }
-/* The sum's gradient is the bias's and the input's. */
+/* The gradient of the sum is the gradient of both the bias and the input. */
 static lks_node *added(lks_node *x, lks_node *y) {
     lks_node *bias =
         lks_parameter(lks_node_graph(x), "bias", 4, (int64_t[]){N, 2, 6, 6}, (lks_initializer){LKS_INITIAL_NORMAL, 1});
     return lks_cross_entropy(lks_linear(flat(lks_add(x, bias)), 3, "fc"), y);
 }
-/* Likewise, and the input's is that one seen otherwise. */
+/* As above, but the input's gradient is a reshaped view. */
 static lks_node *added_flat(lks_node *x, lks_node *y) {
     lks_node *bias =
         lks_parameter(lks_node_graph(x), "bias", 2, (int64_t[]){N, 72}, (lks_initializer){LKS_INITIAL_NORMAL, 1});
@@ -52,7 +52,7 @@ static lks_node *sum(lks_node *x, lks_node *y) {
 static const struct {
     const char *name;
     model model;
-    bool is_fixed; /* only for as many samples */
+    bool is_fixed; /* the model has a fixed batch size */
 } models[] = {{"layers", layers, false}, {"convolutions", convolutions, false}, {"used twice", used_twice, false},
               {"added", added, true},    {"added flat", added_flat, true},      {"sum", sum, false}};
 
@@ -89,7 +89,7 @@ static void destroy(built *b) {
     lks_graph_destroy(b->graph);
 }
 
-/* Who is told of a final gradient may change it: nothing of that is seen in the input's. */
+/* A callback may change a final gradient. This must not affect the gradient of the input. */
 static lks_status spoil(void *context, int index) {
     size_t count;
     float *gradient = lks_store_gradient(context, index, &count);
@@ -112,7 +112,7 @@ static void an_inputs_gradient_is_that_of_a_parameter_in_its_place(void **state)
         built twin = build(i, true), b = build(i, false);
         assert_ok(lks_program_backward(twin.program, 1));
         assert_ok(lks_store_read_gradient(twin.store, lks_store_find(twin.store, "x"), wanted));
-        assert_null(lks_program_input_gradient(b.program, b.x)); /* of no backward pass yet */
+        assert_null(lks_program_input_gradient(b.program, b.x)); /* no backward pass ran yet */
         assert_ok(lks_program_backward(b.program, 1));
         assert_null(lks_program_input_gradient(b.program, b.y));
         compare(models[i].name, lks_program_input_gradient(b.program, b.x), 1);
@@ -125,7 +125,7 @@ static void an_inputs_gradient_is_that_of_a_parameter_in_its_place(void **state)
     }
 }
 
-/* A program that differentiates inputs leaves the store the gradients that it would leave otherwise. */
+/* A program that differentiates inputs leaves the same gradients in the store as one that does not. */
 static void parameters_gradients_are_what_they_are_without(void **state) {
     static float with[MOST_STORED], without[MOST_STORED];
     (void)state;
@@ -152,7 +152,8 @@ static void parameters_gradients_are_what_they_are_without(void **state) {
     }
 }
 
-/* Two stages of a pipeline on one rank: the first one's loss is what makes h's gradient the one that came. */
+/* Two stages of a pipeline on one rank. The first stage's loss is chosen so that the gradient of h is the one that the
+ * second stage returned. */
 static void stages_give_the_gradients_of_the_whole(void **state) {
     (void)state;
     built whole = build(0, false);
@@ -185,7 +186,7 @@ static void stages_give_the_gradients_of_the_whole(void **state) {
     assert_ok(lks_program_forward(p2));
     assert_ok(lks_program_backward(p2, N));
     memcpy(came, lks_program_input_gradient(p2, h_in), sizeof came);
-    assert_ok(lks_program_set_input(p1, dh, came)); /* a GPU takes it again */
+    assert_ok(lks_program_set_input(p1, dh, came)); /* the input must be set again for a GPU */
     assert_ok(lks_program_backward(p1, 1));
     static const char *const names[] = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
     for (int i = 0; i < 4; i++) {
@@ -203,8 +204,8 @@ static void stages_give_the_gradients_of_the_whole(void **state) {
     destroy(&whole);
 }
 
-/* A stage of a pipeline that only pools; and a model whose weights do not move, of which one wants to know what it
- * looks at. Without anything to train, a training program of neither makes sense, nor an optimizer. */
+/* The models are a pipeline stage without weights, and a model with frozen weights. Without parameters a training
+ * program is refused, unless it differentiates inputs. An optimizer is always refused. */
 static void a_model_without_parameters_has_gradients_of_inputs(void **state) {
     (void)state;
     for (int is_frozen = 0; is_frozen < 2; is_frozen++) {
@@ -291,7 +292,7 @@ static void what_is_no_input_of_the_loss_is_refused(void **state) {
     refuse(&b, o, "no gradient flows from the loss to input 'x'");
     o = good, o.differentiated = &b.x, o.loss = lks_add(b.loss, lks_scale(detached, 0));
     lks_program *program;
-    assert_ok(lks_program_create(&program, b.store, &o)); /* one way is enough */
+    assert_ok(lks_program_create(&program, b.store, &o)); /* one path of gradients is enough */
     lks_program_destroy(program);
     assert_null(lks_program_input_gradient(NULL, b.x));
     destroy(&b), destroy(&other);

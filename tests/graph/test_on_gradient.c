@@ -1,4 +1,4 @@
-/* The callback at each gradient's last write, and the one before each tensor's first use. */
+/* The callback after the last write of each gradient, and the callback before the first use of each tensor. */
 #include "operator_cases.h"
 
 #include "graph/graph.h"
@@ -16,7 +16,7 @@ typedef struct fixture {
 
 typedef struct record {
     lks_store *store;
-    int n_calls, failing_call; /* which call fails, counted from 1; 0: none */
+    int n_calls, failing_call; /* the number of the call that fails, from 1; 0: none */
     int order[MAX_TENSORS];
     float seen[MAX_TENSORS][MAX_COUNT];
 } record;
@@ -24,7 +24,8 @@ typedef struct record {
 static float images[N * 2 * 6 * 6];
 static const int32_t labels[N] = {0, 2, 1, 2};
 
-/* Convolutions, whose gradients may need a reorder, and batch norm, whose statistics come with the forward pass. */
+/* The model has convolutions, whose gradients may need a reorder, and batch norm, whose statistics are computed in the
+ * forward pass. */
 static fixture build(void) {
     fixture f = {.graph = lks_graph_create(lks_device_default(NULL))};
     lks_node *x = lks_input(f.graph, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 2, 6, 6});
@@ -93,7 +94,7 @@ static lks_node *residual_block(const operator_leaves *l) {
     return lks_layer_norm(lks_reshape(lks_add(x, h), 2, (int64_t[]){LKS_BATCH, 16 * 6 * 6}), "layer_norm");
 }
 
-/* One bias, added twice. */
+/* One bias is added twice. */
 static lks_node *shared_bias(const operator_leaves *l) {
     lks_conv2d_options same = {.window = {.padding = {1, 1}}, .no_bias = 1};
     lks_node *h = lks_conv2d(batch_tensor(l, "image", 3, (int64_t[]){16, 6, 6}), 16, 3, "conv", &same);
@@ -131,7 +132,7 @@ static void there_is_no_gradient_outside_the_store(void **state) {
     destroy(&f);
 }
 
-/* --- what a loss does not depend on --- */
+/* --- parameters that the loss does not depend on --- */
 
 static const char *const devices[] = {"reference", "cpu"};
 
@@ -205,7 +206,7 @@ static void a_loss_clears_the_gradients_of_what_it_does_not_depend_on(void **sta
     }
 }
 
-/* Its average is moved to what it is already. */
+/* The average is moved to its current value. */
 static void a_buffer_without_a_statistic_stays_as_it_is(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -237,11 +238,11 @@ static void a_buffer_is_a_constant_to_all_but_batch_norm(void **state) {
     }
 }
 
-/* --- updates that go on while the next pass begins --- */
+/* --- an update in progress while the next pass begins --- */
 
 typedef struct update_under_way {
     lks_store *store;
-    float values[MAX_TENSORS][MAX_COUNT]; /* as they are to be seen, once settled */
+    float values[MAX_TENSORS][MAX_COUNT]; /* the values after settling */
     int order[MAX_TENSORS + 1], n_calls, failing_call;
 } update_under_way;
 
@@ -266,7 +267,7 @@ static lks_status settle(void *context, int index) {
     return LKS_OK;
 }
 
-/* Values are not numbers until they are settled. */
+/* All values are NaN until they are settled. */
 static void begin_update(lks_store *store) {
     for (int i = 0; i < lks_store_n_tensors(store); i++) {
         size_t count;
@@ -289,7 +290,7 @@ static void what_a_step_touches_is_settled_before_it(void **state) {
     assert_ok(lks_program_forward(f.program));
     assert_true(lks_program_scalar(f.program, f.loss) == loss);
     for (int i = 0; i < under_way.n_calls; i++) n_seen[under_way.order[i]]++;
-    for (int i = 0; i < n_tensors; i++) assert_int_equal(n_seen[i], 1); /* batch statistics are written here, too */
+    for (int i = 0; i < n_tensors; i++) assert_int_equal(n_seen[i], 1); /* the pass writes batch statistics, too */
     assert_string_equal(lks_store_parameter(f.store, under_way.order[0]).name, "conv.weight");
     assert_ok(lks_program_backward(f.program, 1));
     assert_int_equal(under_way.n_calls, n_tensors + 1);

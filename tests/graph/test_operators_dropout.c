@@ -1,5 +1,6 @@
 /* labels: no-tsan */
-/* Dropout's draws: by seed, step, sample and place in the graph, whatever the device and the division of the batch. */
+/* Dropout's draws depend on seed, step, sample and place in the graph, not on the device or the division of the
+ * batch. */
 #include "test.h"
 
 #include "base/base.h"
@@ -35,7 +36,8 @@ static void free_model(model *m) {
     lks_device_destroy(m->device);
 }
 
-/* Draws of one run over samples of ones, into first and second: n * N_EACH each. The gradient of w is their sum. */
+/* Writes the draws of one run over samples of ones to first and second: n * N_EACH each. The gradient of w is their
+ * sum. */
 static void draw(const model *m, int n, uint64_t seed, int64_t step, int64_t first_sample, bool is_training,
                  float *first, float *second) {
     static float ones[BATCH * N_EACH];
@@ -58,7 +60,7 @@ static void draw(const model *m, int n, uint64_t seed, int64_t step, int64_t fir
         for (int i = 0; i < n * N_EACH; i++) sum += (double)(first[i] + second[i]);
         assert_ok(lks_program_backward(program, 1));
         assert_ok(lks_store_read_gradient(m->store, 0, &gradient));
-        assert_true(fabs((double)gradient - sum) < 1e-5 * sum); /* what was dropped gets none */
+        assert_true(fabs((double)gradient - sum) < 1e-5 * sum); /* dropped elements contribute nothing */
     }
     lks_program_destroy(program);
 }
@@ -81,14 +83,15 @@ static void draws_do_not_depend_on_device_and_division(void **state) {
     free_model(&reference);
 }
 
-/* How many elements differ. */
+/* Number of elements that differ. */
 static int distance(const float *a, const float *b) {
     int n = 0;
     for (int i = 0; i < BATCH * N_EACH; i++) n += a[i] != b[i];
     return n;
 }
 
-/* Independent draws differ in 2 p (1 - p) of the elements: at p = 1/2 in half of 32776, with a deviation of 91. */
+/* Independent draws differ in 2 p (1 - p) of the elements. At p = 1/2 this is half of 32776, with a standard deviation
+ * of 91. */
 static void draws_differ_by_seed_step_sample_and_place(void **state) {
     (void)state;
     static const struct {
@@ -123,13 +126,13 @@ static void the_share_that_is_kept_is_scaled_up(void **state) {
             n_kept += whole[0][i] != 0;
         }
         double expected = (1 - probabilities[k]) * BATCH * N_EACH;
-        assert_float_equal(n_kept, expected, 500); /* a deviation of at most 91 */
+        assert_float_equal(n_kept, expected, 500); /* the standard deviation is at most 91 */
         if (k == 0) assert_int_equal(n_kept, BATCH * N_EACH);
         free_model(&m);
     }
 }
 
-/* It would be one mask for ever. */
+/* Without seed and step, every run would use the same mask. */
 static void who_was_not_told_what_to_draw_by_is_refused(void **state) {
     (void)state;
     static const double probabilities[] = {0, 0.5};

@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* The operators of operators.h, but for images, batch norm and recurrent layers: gradients against finite differences,
- * the cpu device against the reference device. */
+/* The operators of operators.h, except for images, batch norm and recurrent layers: gradients against finite
+ * differences, the cpu device against the reference device. */
 #include "operator_cases.h"
 
 #include <lockstep/nn.h>
@@ -55,7 +55,7 @@ static lks_node *detached_is_constant(const operator_leaves *l) {
     lks_node *a = batch_tensor(l, "a", DIMS(7)), *still = lks_detach(lks_scale(a, 0)); /* 0, but with a slope */
     return lks_add(a, lks_exp(still));
 }
-/* The mean of log(sum(exp(x))) - x: a cross entropy by hand. */
+/* The mean of log(sum(exp(x))) - x: cross entropy by hand. */
 static lks_node *log_of_summed_exponentials(const operator_leaves *l) {
     lks_node *a = batch_tensor(l, "a", DIMS(5));
     return lks_mean(lks_sub(lks_log(lks_sum(lks_exp(a), 1, (int[]){1}, 1)), a), 0, NULL, 0);
@@ -88,7 +88,7 @@ static lks_node *mul_middle(const operator_leaves *l) {
 static lks_node *mul_scalar(const operator_leaves *l) {
     return lks_mul(normal_parameter(l, "s", 0, NULL), batch_tensor(l, "a", DIMS(19)));
 }
-static lks_node *div_row(const operator_leaves *l) { /* divisors of at least 2 */
+static lks_node *div_row(const operator_leaves *l) { /* divisors are at least 2 */
     lks_node *b = normal_parameter(l, "b", DIMS(5));
     lks_node *two = lks_parameter(l->graph, "two", 0, NULL, (lks_initializer){LKS_INITIAL_CONSTANT, 2});
     return lks_div(batch_tensor(l, "a", DIMS(3, 5)), lks_add(lks_mul(b, b), two));
@@ -156,7 +156,7 @@ static lks_node *split(const operator_leaves *l) {
     lks_split(batch_tensor(l, "a", DIMS(2, 9)), 2, 3, parts);
     return lks_sub(lks_mul(parts[0], parts[2]), lks_tanh(parts[1]));
 }
-static lks_node *split_in_part(const operator_leaves *l) { /* a hole in the gradient, and a part used twice */
+static lks_node *split_in_part(const operator_leaves *l) { /* the gradient has a gap, and one part is used twice */
     lks_node *parts[4];
     lks_split(batch_tensor(l, "a", DIMS(8)), 1, 4, parts);
     return lks_mul(lks_mul(parts[3], parts[0]), parts[3]);
@@ -165,7 +165,7 @@ static lks_node *slice_of_a_parameter(const operator_leaves *l) {
     return lks_linear_function(l->x, lks_slice(normal_parameter(l, "w", DIMS(7, 6)), 0, 2, 5), NULL);
 }
 
-/* --- parameters whose gradient is another one's, too, or of which another is made --- */
+/* --- parameters that share a gradient, or whose gradient another one is computed from --- */
 
 static lks_node *sum_of_parameters(const operator_leaves *l) {
     return lks_linear_function(
@@ -239,7 +239,7 @@ static lks_node *bce_with_logits(const operator_leaves *l) {
                                lks_sigmoid(batch_tensor(l, "b", DIMS(19))));
 }
 
-/* Weights of a convolution, which has them in a layout of its own, that are taken for images, too. */
+/* Weights of a convolution, which keeps them in its own layout, are also used as images. */
 static lks_node *weights_as_images(const operator_leaves *l, lks_node *(*operate)(lks_node *w)) {
     lks_node *w = normal_parameter(l, "w", DIMS(8, 8, 3, 3));
     lks_node *y = lks_conv2d_function(batch_tensor(l, "a", DIMS(8, 3, 3)), w, NULL, NULL);

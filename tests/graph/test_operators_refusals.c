@@ -1,4 +1,4 @@
-/* What the operators refuse, and how they say so. */
+/* Invalid uses of operators, and their error texts. */
 #include "test.h"
 
 #include <lockstep/nn.h>
@@ -39,7 +39,7 @@ static lks_node *minimum_of_integers(const leaves *l) { return lks_minimum(l->in
 static lks_node *minimum_of_nothing(const leaves *l) { return lks_minimum(l->x, NULL); }
 static lks_node *gelu_of_integers(const leaves *l) { return lks_gelu(l->index); }
 static lks_node *add_misfit(const leaves *l) { return lks_add(l->x, parameter(l, "b", 1, (int64_t[]){3})); }
-static lks_node *add_number_to_batch(const leaves *l) { /* would fit at batch size 5 alone */
+static lks_node *add_number_to_batch(const leaves *l) { /* fits only at batch size 5 */
     return lks_add(l->x, l->w);
 }
 static lks_node *add_batch_elsewhere(const leaves *l) {
@@ -131,12 +131,12 @@ static lks_node *split_null(const leaves *l) {
 static lks_node *transpose_no_order(const leaves *l) { return lks_transpose(l->wide, NULL); }
 static lks_node *split_nowhere(const leaves *l) {
     lks_split(l->wide, 2, 3, NULL);
-    return l->wide; /* the graph knows */
+    return l->wide; /* the graph keeps the error */
 }
 static lks_node *split_into(const leaves *l, int n) {
     lks_node *part = l->wide;
     lks_split(l->wide, 2, n, &part);
-    return part; /* as it was: the graph knows */
+    return part; /* returned as it was: the graph keeps the error */
 }
 static lks_node *split_none(const leaves *l) { return split_into(l, 0); }
 static lks_node *split_negative(const leaves *l) { return split_into(l, -3); }
@@ -250,14 +250,14 @@ static void what_cannot_be_meant_is_refused_with_its_reason(void **state) {
         l.w = parameter(&l, "w", 2, (int64_t[]){5, 4});
         lks_node *y = refusals[i].build(&l);
         lks_store *store;
-        lks_status status = lks_store_create(&store, lks_tanh(y), NULL); /* poison spreads through further nodes */
+        lks_status status = lks_store_create(&store, lks_tanh(y), NULL); /* the poisoned node poisons further nodes */
         if (status != refusals[i].status || strstr(lks_error_text(), refusals[i].text) == NULL)
             fail_msg("case %zu: %s: %s; expected '%s'", i, lks_status_text(status), lks_error_text(), refusals[i].text);
         lks_graph_destroy(l.graph);
     }
 }
 
-/* Ten residual blocks, one of them with a channel more. */
+/* Ten residual blocks. One of them has one channel too many. */
 static lks_node *ten_blocks(lks_graph *g, int wrong) {
     lks_node *h = lks_input(g, "image", LKS_F32, 4, (int64_t[]){LKS_BATCH, 16, 8, 8});
     for (int i = 0; i < 10; i++) {
@@ -282,7 +282,7 @@ static void an_error_says_which_layers_it_is_between(void **state) {
 
     g = lks_graph_create(lks_device_default(NULL));
     lks_node *x = lks_linear(lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4}), 4, "block.1.fc");
-    for (int i = 0; i < 100; i++) x = lks_mul(x, lks_tanh(x)); /* to walk all ways back would take for ever */
+    for (int i = 0; i < 100; i++) x = lks_mul(x, lks_tanh(x)); /* a search of all paths back would not end */
     x = lks_concat((lks_node *[]){x, x, lks_layer_norm(x, "norm"), lks_input(g, "y", LKS_I32, 1, (int64_t[]){1})}, 4,
                    1);
     assert_int_equal(lks_store_create(&store, x, NULL), LKS_ERR_SHAPE);
@@ -300,11 +300,12 @@ static void what_no_graph_can_keep_is_told_all_the_same(void **state) {
     assert_string_equal(lks_error_text(), "relu: input 0 is NULL");
     assert_int_equal(lks_store_create(&store, NULL, NULL), LKS_ERR_ARGUMENT);
     assert_string_equal(lks_error_text(), "the loss is NULL");
-    lks_node *x = lks_input(NULL, "x", LKS_F32, 1, (int64_t[]){LKS_BATCH}); /* as after a graph without memory */
+    lks_node *x =
+        lks_input(NULL, "x", LKS_F32, 1, (int64_t[]){LKS_BATCH}); /* as after a failed allocation of the graph */
     assert_int_equal(lks_store_create(&store, lks_relu(x), NULL), LKS_ERR_MEMORY);
 }
 
-/* --- what only the data shows --- */
+/* --- errors that only the data show --- */
 
 typedef struct lookup {
     lks_graph *graph;

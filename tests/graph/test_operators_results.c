@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* What operators give where a formula leaves a choice, on both devices. */
+/* Results of operators where a formula leaves a choice, on both devices. */
 #include "test.h"
 
 #include "base/base.h"
@@ -10,7 +10,7 @@
 
 static const char *const devices[] = {"reference", "cpu"};
 
-/* A graph with x (N,3) and labels (N) on one of the devices, and one program over it. */
+/* A graph with x (N,3) and labels (N) on one of the devices, and a program of it. */
 typedef struct fixture {
     lks_device *device;
     lks_graph *graph;
@@ -69,7 +69,7 @@ static void a_batch_in_which_no_label_counts_has_no_loss(void **state) {
     }
 }
 
-/* Of equal elements the first counts; a label that is no class matches nothing. */
+/* Of equal elements the first is taken. A label that is not a class matches nothing. */
 static void correct_rows_have_their_first_largest_element_at_the_label(void **state) {
     (void)state;
     static const int32_t labels[][4] = {{1, 0, 2, 0}, {1, 1, -100, 3}};
@@ -84,7 +84,7 @@ static void correct_rows_have_their_first_largest_element_at_the_label(void **st
     }
 }
 
-/* As a search from the first element on has it that asks for a larger one. */
+/* The rule: a search from the first element on takes an element only if it is larger than the current one. */
 static void rows_with_nan_are_counted_alike_on_all_devices(void **state) {
     (void)state;
     static const float rows[4][3] = {{NAN, 1, 2}, {1, NAN, 2}, {NAN, NAN, NAN}, {NAN, INFINITY, 0}};
@@ -104,7 +104,7 @@ static lks_node *at_most_one(lks_node *x) { return lks_clamp(x, -INFINITY, 1); }
 static lks_node *within_a_half(lks_node *x) { return lks_clamp(x, -0.5, 0.5); }
 static lks_node *at_least_its_hundredth(lks_node *x) { return lks_maximum(x, lks_scale(x, 0.01)); }
 
-/* A run that has gone wrong must show it. */
+/* NaN must not be hidden. */
 static void nan_goes_through_everything(void **state) {
     (void)state;
     static lks_node *(*const operators[])(lks_node * x) = {
@@ -125,7 +125,7 @@ static void nan_goes_through_everything(void **state) {
     }
 }
 
-/* Not as a sum of differences would have it. */
+/* Bounds must not be computed as sums of differences, which round. */
 static void bounds_are_exact_however_far_away(void **state) {
     (void)state;
     static const struct {
@@ -151,7 +151,7 @@ static void bounds_are_exact_however_far_away(void **state) {
     }
 }
 
-/* Over a batch, over what repeats, over both ends: in f32 they would be off by up to 5e-6. */
+/* Sums over a batch, over repeated rows, and over both ends. In f32 they would be off by up to 5e-6. */
 static void sums_over_many_rows_keep_their_digits(void **state) {
     (void)state;
     enum { ROWS = 65536 };
@@ -165,7 +165,7 @@ static void sums_over_many_rows_keep_their_digits(void **state) {
         begin(&f, devices[i]);
         lks_node *mean = lks_mean(f.x, 1, (int[]){0}, 0);
         compile(&f, ROWS, lks_sum(f.scaled, 0, NULL, 0), mean, x, labels);
-        assert_ok(lks_store_read_gradient(f.store, 0, gradient)); /* of what goes to every row */
+        assert_ok(lks_store_read_gradient(f.store, 0, gradient)); /* of a parameter that is broadcast to all rows */
         const float *means = lks_program_output(f.program, mean);
         for (int k = 0; k < 3; k++) {
             assert_true(fabs((double)means[k] * ROWS / expected[k] - 1) < 1e-7);
@@ -177,7 +177,7 @@ static void sums_over_many_rows_keep_their_digits(void **state) {
     lksi_free(labels);
 }
 
-/* Masked scores are often the lowest number there is. */
+/* Masked scores often are the lowest finite number. */
 static void softmax_stands_the_largest_and_the_smallest_numbers(void **state) {
     (void)state;
     static const float extreme[2][3] = {{-3e38f, 0, -INFINITY}, {3e38f, 3e38f, -3e38f}};
@@ -193,7 +193,7 @@ static void softmax_stands_the_largest_and_the_smallest_numbers(void **state) {
     }
 }
 
-/* An offset that all logits of a row share changes nothing, as long as it leaves them as they are. */
+/* A common offset of all logits of a row does not change the result, as long as the logits are exact. */
 static void log_softmax_is_as_exact_beside_a_large_offset(void **state) {
     (void)state;
     static const float x[2][3] = {{0, 1, 2}, {1 << 23, (1 << 23) + 1, (1 << 23) + 2}};
@@ -221,7 +221,7 @@ static double smoothed_loss(const char *device, const float x[2][3]) {
     return result;
 }
 
-/* The mean of the logits is that of what they are less than the largest. */
+/* The mean of the logits is computed from their differences to the largest. */
 static void smoothed_cross_entropy_is_as_exact_beside_a_large_offset(void **state) {
     (void)state;
     static const float near[2][3] = {{0, 1, 2}, {2, 0, 0}};
@@ -229,7 +229,7 @@ static void smoothed_cross_entropy_is_as_exact_beside_a_large_offset(void **stat
     for (int i = 0; i < 2; i++) assert_true(smoothed_loss(devices[i], near) == smoothed_loss(devices[i], far));
 }
 
-/* Sure of the wrong class: a logit and its target. */
+/* Certainty of the wrong class: rows are a logit and its target. */
 static void a_logit_that_is_infinite_and_wrong_has_an_infinite_loss(void **state) {
     (void)state;
     static const float rows[2][3] = {{INFINITY, 0}, {-INFINITY, 1}};
@@ -273,7 +273,7 @@ static int occurrences(const char *text, const char *part) {
     return n;
 }
 
-/* Not one tensor of zeros per part, and their sum. */
+/* There must not be a tensor of zeros per part, nor a sum of them. */
 static void the_gradient_of_a_split_is_one_pass(void **state) {
     (void)state;
     static const int32_t labels[4] = {0};
@@ -289,7 +289,7 @@ static void the_gradient_of_a_split_is_one_pass(void **state) {
     end(&f);
 }
 
-/* Its variance is 0, so x and weight do not matter. */
+/* The variance is 0, so x and weight have no effect. */
 static void batch_norm_of_one_value_per_channel_is_its_bias(void **state) {
     (void)state;
     static const int32_t label = 1;

@@ -1,13 +1,13 @@
 /* labels: no-tsan */
-/* Operators against numbers that PyTorch 1.13 gave in f64 (torch.nn.functional), forward and backward: the reference
- * device in f64 to the digits written here, the cpu device in f32. */
+/* Operators against results of PyTorch 1.13 in f64 (torch.nn.functional), forward and backward: the reference device in
+ * f64 to the digits given here, the cpu device in f32. */
 #include "test.h"
 
 #include <lockstep/operators.h>
 #include <math.h>
 #include <stdbool.h>
 
-/* x (2,4), a parameter; row c (4), by which results are weighed; b (2,4), what losses compare x with. */
+/* x (2,4) is a parameter. The row c (4) weights the results. Losses compare x with b (2,4). */
 static const double x_values[8] = {-3, -1, -0.25, 0, 0.5, 1, 2, 8};
 static const double c_values[4] = {1, -2, 3, 0.5};
 static const double b_values[8] = {0, 1, 0.5, 0.25, 1, 0, 0.75, 1};
@@ -21,7 +21,7 @@ typedef struct leaves {
 typedef struct torch_case {
     const char *name;
     lks_node *(*build)(const leaves *l);
-    double result[8]; /* losses: the first */
+    double result[8]; /* for losses only the first */
     double gradient[8];
 } torch_case;
 
@@ -161,7 +161,7 @@ static void narrow(const double *values, int count, lks_type type, void *out) {
 
 static void check(const char *name, const char *what, lks_type type, const void *got, const double *expected,
                   int count) {
-    double tolerance = type == LKS_F64 ? 5e-9 : 1e-6; /* nine digits are written above; f32 has seven */
+    double tolerance = type == LKS_F64 ? 5e-9 : 1e-6; /* nine digits are given above; f32 has seven */
     for (int i = 0; i < count; i++) {
         double value = type == LKS_F64 ? ((const double *)got)[i] : (double)((const float *)got)[i];
         if (!(fabs(value - expected[i]) <= tolerance * (1 + fabs(expected[i]))))

@@ -1,7 +1,7 @@
 /* labels: no-tsan */
-/* Products of operands rounded to bf16. The oracle: the reference device's f32 loops on parameters that were rounded
- * beforehand must give the very bits of its bf16 loops, results and gradients. The cpu device is held against that,
- * also where the CPU has no bf16 instructions: its kernels then multiply rounded f32 numbers. */
+/* Products with operands rounded to bf16. The oracle: with parameters rounded beforehand, the f32 loops of the
+ * reference device must give the same bits as its bf16 loops, for results and gradients. The cpu device is compared to
+ * that, also if the CPU has no bf16 instructions. Its kernels then multiply rounded f32 numbers. */
 #include "operator_cases.h"
 
 #include "comm/arithmetic/half.h"
@@ -11,11 +11,12 @@
 #define DIMS(...)                                                                                                      \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
-/* --- cases: operands are parameters, so that no result of another kernel is rounded; "b..." and "c0" are none --- */
+/* --- cases: operands are parameters, so that no result of another kernel is rounded; "b..." and "c0" are not operands
+ * --- */
 
 typedef struct precision_case {
     operator_case op;
-    bool is_forward_only; /* its gradient rounds values that it makes itself */
+    bool is_forward_only; /* its gradient rounds intermediate values */
 } precision_case;
 
 static lks_node *linear(const operator_leaves *l) {
@@ -90,7 +91,8 @@ enum { N_CASES = sizeof cases / sizeof cases[0] };
 
 static bool is_operand(const char *name) { return name[0] != 'b' && strcmp(name, "c0") != 0; }
 
-/* Rounds the values of the parameters that are operands, or of the projection, the gradient of y, alone. */
+/* Rounds the projection, which is the gradient of y. If `rounds_operands`, rounds the parameters that are operands,
+ * too. */
 static void round_parameters(lks_store *store, bool rounds_operands) {
     for (int i = 0; i < lks_store_n_parameters(store); i++) {
         lks_parameter_view p = lks_store_parameter(store, i);
@@ -111,7 +113,7 @@ static void run_case(operator_bench *b, const precision_case *c, const char *dev
     assert_ok(lks_program_backward(b->program, 1));
 }
 
-/* Result -1 is y, result i the gradient of parameter i of `like`, wherever it is among those of `b`. */
+/* Result -1 is y. Result i is the gradient of parameter i of `like`, found in `b` by its name. */
 static float *read_result(const operator_bench *b, const operator_bench *like, int i, int64_t *count) {
     const char *name = i >= 0 ? lks_store_parameter(like->store, i).name : NULL;
     *count = i >= 0 ? lks_store_parameter(like->store, i).count : count_elements(b->y, 1);
@@ -147,7 +149,7 @@ static void the_reference_device_computes_what_f32_does_with_rounded_operands(vo
     }
 }
 
-/* Its sums are in another order, as in f32. */
+/* The cpu device adds in another order, as in f32. */
 static void the_cpu_devices_kernels_agree_with_the_reference_device(void **state) {
     (void)state;
     for (int k = 0; k < N_CASES; k++) {
@@ -166,7 +168,8 @@ static void the_cpu_devices_kernels_agree_with_the_reference_device(void **state
     }
 }
 
-/* A state or gradient that differs in its last bit may be rounded the other way in the next step, by 2^-8 of itself. */
+/* A state or gradient that differs in its last bit may be rounded to the other neighbour in the next step, which
+ * changes it by 2^-8 of itself. */
 static void several_steps_agree_as_far_as_rounding_lets_them(void **state) {
     (void)state;
     const precision_case lstm_case = {{"lstm of three steps", lstm_of_three_steps, 0x1p-8}, false};
@@ -196,8 +199,9 @@ static double distance(const float *a, const float *b, int64_t count) {
     return most / scale;
 }
 
-/* bf16 keeps 8 bits: over sums of 5 to some hundred products, more than 1e-4 of the largest element. A sum that changes
- * its sign before a ReLU lets a whole row of the gradient through or not: less than 0.2. */
+/* bf16 keeps 8 bits: over sums of 5 to some hundred products the difference is more than 1e-4 of the largest element.
+ * If a sum changes its sign before a ReLU, a whole row of the gradient appears or vanishes: the difference is less than
+ * 0.2. */
 static void bf16_differs_from_f32_by_what_8_bits_leave_out(void **state) {
     (void)state;
     static const char *const devices[] = {"cpu", "reference"};
@@ -221,7 +225,7 @@ static void bf16_differs_from_f32_by_what_8_bits_leave_out(void **state) {
     }
 }
 
-/* Whether this CPU has what it takes or not. */
+/* Holds with and without bf16 support of this CPU. */
 static void the_cpu_device_offers_bf16_or_says_what_is_missing(void **state) {
     (void)state;
     lks_device *device = NULL;

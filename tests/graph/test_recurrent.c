@@ -1,12 +1,12 @@
 /* labels: no-tsan */
-/* LSTM and RNN: finite differences, device against device, PyTorch's numbers, what is refused. */
+/* LSTM and RNN: finite differences, device against device, PyTorch's numbers, and errors. */
 #include "operator_cases.h"
 
 #include <lockstep/nn.h>
 
 /* --- gradients --- */
 
-/* A parameter whose values keep the gates away from saturation. */
+/* A parameter whose values keep the gates out of saturation. */
 static lks_node *weight(const operator_leaves *l, const char *name, int n_dims, const int64_t *dims) {
     return lks_parameter(l->graph, name, n_dims, dims,
                          (lks_initializer){LKS_INITIAL_NORMAL, n_dims == 1 ? 0.4 : 1.2 / sqrt((double)dims[1])});
@@ -16,7 +16,7 @@ typedef struct layer {
     lks_node *x, *h0, *c0, *w_ih, *w_hh, *b_ih, *b_hh;
 } layer;
 
-/* A layer of T steps, K features and M units; x and the states depend on the batch and on parameters. */
+/* A layer with T steps, K features and M units. x and the states depend on the batch and on parameters. */
 static layer make_layer(const operator_leaves *l, int64_t n_gates, int64_t t, int64_t k, int64_t m) {
     return (layer){.x = batch_tensor(l, "x0", 2, (int64_t[]){t, k}),
                    .h0 = lks_tanh(batch_tensor(l, "h0", 1, (int64_t[]){m})),
@@ -63,14 +63,14 @@ static void gradients_match_finite_differences(void **state) {
     cases_match_finite_differences(small_cases, sizeof small_cases / sizeof small_cases[0]);
 }
 
-/* Sizes at which the cpu device takes another path: more than one panel of columns, rows of whole KiB. */
+/* At these sizes the cpu device takes other paths: several panels of columns, rows of whole KiB. */
 static lks_node *lstm_with_panels(const operator_leaves *l) { return lstm(l, 3, 17, 37); }
 static lks_node *lstm_with_long_rows(const operator_leaves *l) { return lstm(l, 2, 256, 64); }
 static lks_node *lstm_deeper_than_a_block(const operator_leaves *l) { return lstm(l, 2, 5, 300); }
 static lks_node *rnn_with_panels(const operator_leaves *l) { return rnn(l, 3, 17, 70, 0); }
 static lks_node *rnn_with_long_rows(const operator_leaves *l) { return rnn(l, 2, 9, 256, 0); }
 
-/* Sums of some hundreds of terms in f32, carried on through the steps, and tanh to 4 units in the last place. */
+/* Sums of some hundred terms in f32, carried through the steps, and tanh with an error of 4 units in the last place. */
 #define CARRIED 2e-5
 
 static const operator_case large_cases[] = {
@@ -95,8 +95,9 @@ static void gradients_may_be_changed_once_they_are_told(void **state) {
 
 /* --- PyTorch's numbers --- */
 
-/* Element i of tensor number p is sin(1 + p + 0.7 i) / 2; the loss is the mean of y^2; N 2, T 3, K 3, M 2. The figures
- * are sums of (i + 1) v[i] over a tensor's elements, in float64 by PyTorch 1.13's torch.nn.LSTM and torch.nn.RNN. */
+/* Element i of tensor number p is sin(1 + p + 0.7 i) / 2, the loss is the mean of y^2, N 2, T 3, K 3, M 2. The figures
+ * are sums of (i + 1) v[i] over a tensor's elements, computed in float64 by PyTorch 1.13's torch.nn.LSTM and
+ * torch.nn.RNN. */
 typedef struct torch_figures {
     const char *name;
     lks_recurrent_kind kind;
@@ -164,7 +165,7 @@ static void check_figures(const torch_figures *f, const lks_program *program, co
                           gradient_figure(store, "b_hh")};
     const double expected[] = {f->loss, f->y, f->dx, f->dh0, f->dc0, f->dw_ih, f->dw_hh, f->db, f->db};
     for (size_t i = 0; i < sizeof got / sizeof got[0]; i++)
-        if (fabs(got[i] - expected[i]) > 1e-11) /* 13 digits are stated */
+        if (fabs(got[i] - expected[i]) > 1e-11) /* 13 digits are given */
             fail_msg("%s: figure %zu is %.13g, PyTorch's %.13g", f->name, i, got[i], expected[i]);
 }
 
@@ -211,7 +212,7 @@ static void the_last_states_are_results_of_their_own(void **state) {
             &program, store, &(lks_program_options){.batch = 1, .loss = loss, .outputs = outputs, .n_outputs = 3}));
         assert_ok(lks_program_forward(program));
         const float *y = lks_program_output(program, r.y), *h = lks_program_output(program, r.h);
-        assert_memory_equal(h, y + 4, 2 * sizeof *h); /* y (2,3,2): the last step of sample 0 and of sample 1 */
+        assert_memory_equal(h, y + 4, 2 * sizeof *h); /* y (2,3,2): the last step of samples 0 and 1 */
         assert_memory_equal(h + 2, y + 10, 2 * sizeof *h);
         assert_non_null(lks_program_output(program, r.c));
         lks_program_destroy(program);
@@ -239,7 +240,7 @@ static void a_loss_may_not_read_the_last_states(void **state) {
     }
 }
 
-/* Each change to one dimension of one input is noticed. */
+/* A change of any dimension of any input must be refused. */
 static void shapes_that_do_not_fit_are_refused(void **state) {
     (void)state;
     lks_initializer zero = {LKS_INITIAL_ZERO, 0};
@@ -247,7 +248,7 @@ static void shapes_that_do_not_fit_are_refused(void **state) {
     static const int n_dims[7] = {3, 2, 2, 2, 2, 1, 1};
     for (int bad = 0; bad < 7; bad++)
         for (int axis = 0; axis < n_dims[bad]; axis++) {
-            if (bad == 0 && axis == 1) continue; /* any number of steps fits */
+            if (bad == 0 && axis == 1) continue; /* any number of steps is valid */
             lks_graph *g = lks_graph_create(lks_device_default(NULL));
             lks_node *in[7];
             for (int i = 0; i < 7; i++) {

@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* Sums behind batch norm, as residual networks have them: which run in its kernel, what they compute, and their
+/* Sums after batch norm, as in residual networks: which of them run in its kernel, their results, and their
  * gradients. */
 #include "check_layer.h"
 
@@ -50,14 +50,14 @@ static lks_node *build_relu_twice(lks_node *x, const void *argument) {
     return lks_relu(lks_add(a, lks_relu(norm(a, "b"))));
 }
 
-/* Both terms are normalised: the second one's kernel adds. */
+/* Both terms are normalised. The kernel of the second batch norm adds. */
 static lks_node *build_two_norms(lks_node *x, const void *argument) {
     (void)argument;
     lks_node *a = norm(x, "a"), *b = norm(x, "b");
     return convolve(lks_relu(lks_add(a, b)), "c");
 }
 
-/* The first one's ReLU comes after the second one, but runs before it. */
+/* The ReLU of the first norm comes after the second norm in the graph, but runs before it. */
 static lks_node *build_two_norms_with_relu(lks_node *x, const void *argument) {
     (void)argument;
     lks_node *a = norm(x, "a"), *b = norm(x, "b");
@@ -77,7 +77,7 @@ static lks_node *build_term_used_again(lks_node *x, const void *argument) {
     return lks_add(convolve(lks_add(b, a), "c"), b);
 }
 
-/* The inner sum runs in the kernel of batch norm, which takes one. */
+/* The inner sum runs in the kernel of batch norm, which takes only one sum. */
 static lks_node *build_chain(lks_node *x, const void *argument) {
     (void)argument;
     lks_node *a = stem(x), *b = convolve(a, "b");
@@ -91,7 +91,7 @@ static lks_node *build_synchronised(lks_node *x, const void *argument) {
     return convolve(lks_add(lks_relu(b), a), "c");
 }
 
-/* Row-major all of it. */
+/* All tensors are row-major. */
 static lks_node *build_features(lks_node *x, const void *argument) {
     (void)argument;
     return lks_add(x, lks_relu(lks_batch_norm(x, "bn")));
@@ -103,7 +103,7 @@ static lks_node *build_view(lks_node *x, const void *argument) {
     return lks_add(lks_batch_norm(x, "bn"), view);
 }
 
-/* --- sums that stay kernels --- */
+/* --- sums with a kernel of their own --- */
 
 /* x is row-major, the norm is not. */
 static lks_node *build_input(lks_node *x, const void *argument) {
@@ -128,21 +128,21 @@ static lks_node *build_same_twice(lks_node *x, const void *argument) {
     return lks_add(a, a);
 }
 
-/* Before and behind its own ReLU. */
+/* The terms are the norm before and after its own ReLU. */
 static lks_node *build_own_relu(lks_node *x, const void *argument) {
     (void)argument;
     lks_node *a = norm(x, "a");
     return lks_add(lks_relu(a), a);
 }
 
-/* The other term is made after the norm: it is not there yet. */
+/* The other term is computed after the norm, so its kernel cannot add it. */
 static lks_node *build_later_term(lks_node *x, const void *argument) {
     (void)argument;
     lks_node *a = norm(x, "a");
     return lks_add(a, convolve(x, "b"));
 }
 
-/* A kernel between them: the sum would live longer. */
+/* A kernel lies between the norm and the sum. The sum would have to live longer. */
 static lks_node *build_between(lks_node *x, const void *argument) {
     (void)argument;
     lks_node *a = stem(x), *b = lks_relu(norm(a, "b")), *c = convolve(b, "c");
@@ -151,7 +151,7 @@ static lks_node *build_between(lks_node *x, const void *argument) {
 
 typedef struct residual {
     layer layer;
-    int n_taken[2], n_kernels[2]; /* sums in kernels of batch norm, and of their own: in evaluation, in training */
+    int n_taken[2], n_kernels[2]; /* sums in kernels of batch norm, and in own ones: in evaluation, in training */
 } residual;
 
 #define IMAGES                                                                                                         \
@@ -186,13 +186,14 @@ static void residual_sums_have_the_gradients_of_finite_differences(void **state)
     for (int i = 0; i < N_RESIDUALS; i += IS_SLOW_BUILD ? 4 : 1) layer_check_differences(&residuals[i].layer);
 }
 
-/* The gradient of batch norm is a difference of sums that nearly cancel: 1e-4 of its largest element. */
+/* The gradient of batch norm is a difference of sums that nearly cancel. The tolerance is 1e-4 of its largest
+ * element. */
 static void residual_sums_agree_across_devices(void **state) {
     (void)state;
     for (int i = 0; i < N_RESIDUALS; i++) layer_check_devices(&residuals[i].layer, 1e-4f);
 }
 
-/* --- forward passes of a layer whose x is the graph's input --- */
+/* --- forward passes of a layer whose x is an input of the graph --- */
 
 typedef struct forward {
     lks_device *device;
@@ -287,7 +288,7 @@ static void residual_sums_agree_across_devices_in_evaluation(void **state) {
 
 typedef struct terms {
     int has_relu, has_relu_after, is_second;
-    lks_node *nodes[3]; /* what is added to, what is added, the sum */
+    lks_node *nodes[3]; /* the two terms, and the sum */
 } terms;
 
 static lks_node *build_terms(lks_node *x, const void *argument) {
@@ -300,7 +301,8 @@ static lks_node *build_terms(lks_node *x, const void *argument) {
     return t->nodes[2];
 }
 
-/* y is the sum of the terms that the program gives. In evaluation such a program's sum has a kernel of its own. */
+/* y must be the sum of the terms that the program returns. In evaluation, the sum of such a program has its own
+ * kernel. */
 static void check_bits(const forward *f, const terms *t, int is_training, const float *y) {
     lks_program *program = compile(f, is_training, t->nodes, 3);
     const float *a = lks_program_output(program, t->nodes[0]), *b = lks_program_output(program, t->nodes[1]);

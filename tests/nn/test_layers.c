@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* Layers: names and initial values as PyTorch gives them, results, what is refused. */
+/* Layers: names and initial values as in PyTorch, results, and errors. */
 #include "test.h"
 
 #include "base/base.h"
@@ -10,7 +10,7 @@
 
 enum { N_WORDS = 11, T = 4, K = 8, HIDDEN = 6 };
 
-/* A model of every layer of this file: embedding, recurrent layers, transformer block, linear. */
+/* A model with every kind of layer in this file: embedding, recurrent layers, transformer block, linear. */
 typedef struct model {
     lks_graph *graph;
     lks_node *words, *labels, *h0[2], *c0[2], *loss;
@@ -52,7 +52,7 @@ typedef struct expected_parameter {
 } expected_parameter;
 
 /* torch.nn.Embedding, torch.nn.TransformerEncoderLayer(norm_first=True), torch.nn.LSTM, torch.nn.Linear. The bounds are
- * 1/sqrt(fan_in), for in_proj_weight sqrt(6 / (K + 3 K)). */
+ * 1/sqrt(fan_in). For in_proj_weight the bound is sqrt(6 / (K + 3 K)). */
 #define LSTM_BOUND 0.40824829046386302
 static const expected_parameter expected[] = {
     {"embedding.weight", N_WORDS, K, -1, 0},
@@ -88,7 +88,8 @@ static void check_values(const expected_parameter *e, const float *values, int64
         if (e->bound > 0 && !(fabsf(values[i]) <= (float)e->bound)) fail_msg("%s: %g", e->name, (double)values[i]);
         largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
     }
-    /* A seed is fixed, so this is no game of chance: some of the values come near the bound, or beyond 1 deviation. */
+    /* The seed is fixed, so the result is deterministic: some of the values are near the bound, or beyond 1
+     * deviation. */
     if (e->bound > 0) assert_true(largest > 0.6f * (float)e->bound);
     if (e->bound < 0) assert_true(largest > 1 && largest < 6);
 }
@@ -142,7 +143,7 @@ static void set_inputs(const model *m, lks_program *program, const int32_t *word
     }
 }
 
-/* A transformer's or an LSTM's output at step t does not depend on later words. */
+/* The output of a transformer or an LSTM at step t does not depend on later words. */
 static void nothing_is_seen_before_its_time(void **state) {
     (void)state;
     model m = build(lks_device_default(NULL), 0);
@@ -154,7 +155,7 @@ static void nothing_is_seen_before_its_time(void **state) {
     int32_t other[3 * T];
     float y[3 * T * HIDDEN];
     memcpy(other, words, sizeof other);
-    other[2] = 6; /* of the first sample, the third word */
+    other[2] = 6; /* the third word of the first sample */
     set_inputs(&m, program, words, next_words, zero_state);
     assert_ok(lks_program_forward(program));
     memcpy(y, lks_program_output(program, m.lstm.y), sizeof y);
@@ -174,7 +175,7 @@ static double loss_of(const model *m, lks_program *program) {
     return lks_program_scalar(program, m->loss);
 }
 
-/* Central differences, as in tests/graph/test_gradients.c: error below 1e-7 of gradients of size 1. */
+/* Central differences as in tests/graph/test_gradients.c: their error is below 1e-7 of gradients of size 1. */
 static void check_parameter(const model *m, lks_store *store, lks_program *program, int index) {
     lks_parameter_view view = lks_store_parameter(store, index);
     double *values = lksi_alloc((size_t)view.count * sizeof *values);
@@ -207,7 +208,7 @@ static void a_whole_model_matches_finite_differences(void **state) {
     lks_store *store;
     lks_program *program;
     assert_ok(lks_device_create(&device, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
-    model m = build(device, 0.2); /* its draws are the same in every run of a program */
+    model m = build(device, 0.2); /* dropout has the same draws in every run of a program */
     assert_ok(lks_store_create(&store, m.loss, &(lks_store_options){.seed = 2}));
     assert_ok(
         lks_program_create(&program, store, &(lks_program_options){.batch = 3, .is_training = 1, .loss = m.loss}));
@@ -232,7 +233,7 @@ static lks_node *attention_of_a_matrix(lks_graph *g) {
 }
 static lks_node *recurrent(lks_graph *g, const lks_recurrent_options *options) {
     lks_node *x = lks_input(g, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, T, K});
-    return lks_recurrent_layers(x, "rnn", options).h[3]; /* poison, like all of it */
+    return lks_recurrent_layers(x, "rnn", options).h[3]; /* poisoned, like the other states */
 }
 static lks_node *without_state(lks_graph *g) {
     return recurrent(g, &(lks_recurrent_options){.kind = LKS_RNN_TANH, .hidden = 4});
@@ -304,7 +305,7 @@ static lks_node *recurrent_of_no_kind(lks_graph *g) {
     return recurrent(
         g, &(lks_recurrent_options){.kind = (lks_recurrent_kind)7, .hidden = 4, .h0 = {state_input(g, "h0")}});
 }
-static lks_node *recurrent_that_drops_all(lks_graph *g) { /* of one layer, with nothing to drop between */
+static lks_node *recurrent_that_drops_all(lks_graph *g) { /* a single layer, with nothing to drop between layers */
     return recurrent(g, &(lks_recurrent_options){.kind = LKS_RNN_TANH, .hidden = 4, .dropout = 1});
 }
 static lks_node *recurrent_that_drops_less_than_nothing(lks_graph *g) {
@@ -323,7 +324,7 @@ static lks_node *linear_of_no_inputs(lks_graph *g) { return linear_from(g, lks_k
 static lks_node *linear_of_opposite_numbers(lks_graph *g) { return linear_from(g, lks_xavier_uniform(-1, 1)); }
 static lks_node *linear_of_negative_numbers(lks_graph *g) { return linear_from(g, lks_kaiming_normal(-6)); }
 
-/* Where no option is required, no options are the defaults. */
+/* If no option is required, NULL means the defaults. */
 static void options_that_are_null_are_defaults(void **state) {
     (void)state;
     lks_graph *g = lks_graph_create(lks_device_default(NULL));

@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* The loops of batch norm and pooling: the same bits on every instruction set that this machine has. */
+/* The loops of batch norm and pooling: the same bits on every instruction set of this machine. */
 #include "test.h"
 
 #include "base/base.h"
@@ -55,7 +55,7 @@ static void run_pool(const lksi_pool_loops *loops, results *r) {
     loops->mean_gradient(&s, dy, r->floats[6]);
 }
 
-/* Groups as they lie in blocks, in rows, and in an image larger than a chunk. */
+/* Groups with the strides of blocks and of rows, and of an image larger than a chunk. */
 static const lksi_norm_group groups[] = {{5, 9, 9 * 16, 16, 8}, {150, 1, 24, 24, 8}, {2, 200, 200 * 8, 8, 8},
                                          {7, 3, 3 * 5, 5, 1},   {130, 1, 3, 3, 1},   {4, 1, 8, 8, 8}};
 enum { N_GROUPS = sizeof groups / sizeof groups[0] };
@@ -86,7 +86,7 @@ static void every_instruction_set_gives_the_same_bits(void **state) {
     }
 }
 
-/* A mean far from 0 must not eat up the variance. */
+/* With a mean far from 0, the variance must keep its digits. */
 static void moments_keep_their_digits_far_from_zero(void **state) {
     (void)state;
     static float far[1024 * 8];

@@ -1,12 +1,13 @@
 /* labels: no-tsan */
-/* Which kernels of oneDNN convolutions come to: those with layouts that we know, not those for row-major tensors. */
+/* The oneDNN kernels that convolutions get: those with layouts known to the library, not those for row-major
+ * tensors. */
 #include "test.h"
 
 #include "base/isa.h"
 #include "onednn/api.h"
 
-/* ResNet9's second convolution, with strides: oneDNN 3.7 asks there for a layout of the weights without a name here
- * first, and what it has for row-major tensors takes two hundred times as long as its second choice. */
+/* ResNet9's second convolution, with strides. The first choice of oneDNN 3.7 is a layout of the weights that has no
+ * name here. Its kernel for row-major tensors takes two hundred times as long as its second choice. */
 static void the_gradient_of_a_strided_convolution_is_laid_out_in_blocks(void **state) {
     (void)state;
 #if LKSI_HAS_ONEDNN

@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* The cpu device's own loops: accuracy of their functions, and the same bits on every instruction set. */
+/* The cpu device's own loops: the accuracy of their functions, and the same bits on every instruction set. */
 #include "test.h"
 
 #include "base/base.h"
@@ -24,7 +24,7 @@ static void exp_is_right_to_two_units_in_the_last_place(void **state) {
     assert_true(isnan(lksi_exp(NAN)));
 }
 
-/* Whatever bits it has. */
+/* NaNs with any bits. */
 static void nan_stays_nan(void **state) {
     (void)state;
     static const uint32_t payloads[] = {0, 1, 0x1ff, 0x200000, 0x3fffff};
@@ -124,7 +124,7 @@ static void run_all(const loop_tables *t, size_t n, float (*y)[MAX_COUNT]) {
     run_rows(t->row, n, y + 22);
     t->layer_norm->forward(n, 1e-5f, a, w, b, y[29], &y[30][0], &y[30][1]);
     t->layer_norm->backward(n, 1e-5f, a, b, w, y[31], sums[0], sums[1]);
-    memcpy(y[32], sums, sizeof sums); /* of four floats' length */
+    memcpy(y[32], sums, sizeof sums); /* takes the space of four arrays of floats */
     t->dropout->draw(n, key, 9, stream, UINT32_C(1) << 30, (uint8_t *)y[36]);
     t->dropout->apply(n, 2, a, (const uint8_t *)y[36], y[33]);
 }
@@ -162,7 +162,7 @@ static void a_row_keeps_what_no_single_float_sum_would(void **state) {
     float *ones = lksi_alloc(COUNT * sizeof *ones);
     for (size_t i = 0; i < COUNT; i++) ones[i] = 0.1f;
     double sum = LKSI_ISA_PICK(lksi_row_loops)->sum(COUNT, ones);
-    assert_true(fabs(sum - COUNT * (double)0.1f) < 1e-6 * sum); /* one after the other in f32: 1e-3 off */
+    assert_true(fabs(sum - COUNT * (double)0.1f) < 1e-6 * sum); /* one after the other in f32: off by 1e-3 */
     lksi_free(ones);
 }
 

@@ -1,4 +1,4 @@
-/* Rows of a weight's gradient, multiplied apart from the others and added to, have the bits of the whole product. */
+/* Rows of a weight's gradient that are computed separately and accumulated have the bits of the whole product. */
 #include "ranks.h"
 
 #include "device/device.h"
@@ -25,7 +25,7 @@ static void fill(operands *o, int64_t n, int64_t m, int64_t k, const lksi_row_pr
     }
 }
 
-/* As a program would. */
+/* The product as a program computes it. */
 static int multiply_whole(const lks_device *device, operands *o, int64_t n, int64_t m, int64_t k) {
     lksi_lowering lowering = {.op = LKSI_OP_LINEAR_GRAD_WEIGHT, .n_inputs = 2, .n_outputs = 1};
     lowering.inputs[0] = (lksi_tensor){LKS_F32, 2, {n, m}};

@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-enum { MAX_N = 80, MAX_M = 300, MAX_K = 384 }; /* sgemm adds more terms in several goes, a primitive does not */
+enum { MAX_N = 80, MAX_M = 300, MAX_K = 384 }; /* sgemm splits longer sums, a primitive does not */
 
 typedef struct operands {
     float x[MAX_N * MAX_K], dy[MAX_N * MAX_M], w[MAX_M * MAX_K], b[MAX_M];
-    float y[MAX_N * MAX_M], dx[MAX_N * MAX_K]; /* of MAX_N rows */
+    float y[MAX_N * MAX_M], dx[MAX_N * MAX_K]; /* all MAX_N rows */
     float part[MAX_N * MAX_K];
 } operands;
 
@@ -28,7 +28,7 @@ static int run(const lks_device *device, const lksi_lowering *lowering, void *co
     return 0;
 }
 
-/* From row `first` on. */
+/* Multiplies n rows, from row `first` on. */
 static int multiply(const lks_device *device, operands *o, int64_t first, int64_t n, int64_t m, int64_t k, float *y) {
     lksi_lowering lowering = {.op = LKSI_OP_LINEAR, .n_inputs = 3, .n_outputs = 1};
     lowering.inputs[0] = (lksi_tensor){LKS_F32, 2, {n, k}};
@@ -83,7 +83,7 @@ static void rows_have_the_bits_that_they_have_in_any_batch(void **state) {
     lksi_free(o);
 }
 
-/* Where an element stands among how many: in a whole vector or behind the last. */
+/* An element may be in a full vector or in the remainder, depending on the count. */
 static void an_element_has_the_bits_of_any_other_place(void **state) {
     (void)state;
     static const lksi_op ops[] = {LKSI_OP_TANH, LKSI_OP_SIGMOID, LKSI_OP_GELU, LKSI_OP_EXP, LKSI_OP_LOG,

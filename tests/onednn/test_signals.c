@@ -1,5 +1,5 @@
-/* Handlers of signals run on the stack of the thread that they interrupt, whatever oneDNN's kernels do with the stack
- * pointer, and soon. */
+/* Signal handlers run on the stack of the interrupted thread, whatever oneDNN's kernels do with the stack pointer. They
+ * run without long delays. */
 /* labels: no-tsan */
 #define _GNU_SOURCE /* pthread_getattr_np */
 #include "ranks.h"
@@ -18,10 +18,10 @@
 static uintptr_t stack_begin, stack_end;
 static atomic_int n_handled, n_elsewhere;
 
-/* The frame that the kernel made is right above. */
+/* The kernel puts the handler's frame at the interrupted stack pointer, directly above this frame. */
 static void look_at_stack(int number) {
     (void)number;
-    uintptr_t at = (uintptr_t)__builtin_frame_address(0); /* a sanitizer may keep variables elsewhere */
+    uintptr_t at = (uintptr_t)__builtin_frame_address(0); /* a sanitizer may move variables elsewhere */
     atomic_fetch_add(&n_handled, 1);
     if (at < stack_begin || at >= stack_end) atomic_fetch_add(&n_elsewhere, 1);
 }
@@ -50,7 +50,7 @@ static void alarm_every_us(long us) {
     assert_int_equal(setitimer(ITIMER_REAL, &every, NULL), 0);
 }
 
-/* 784-250-10 with a batch of 64: products of the sizes that oneDNN copies operands for. */
+/* 784-250-10 with a batch of 64: for products of these sizes, oneDNN copies the operands. */
 static void a_pass_and_a_handler_do_not_disturb_each_other(void **state) {
     (void)state;
     enum { N_PASSES = 300, N = 64, N_FEATURES = 784 };
@@ -88,7 +88,7 @@ static void a_pass_and_a_handler_do_not_disturb_each_other(void **state) {
     lks_graph_destroy(graph);
 }
 
-/* A product, then loops of the library's own for some 40 ms. */
+/* A product, then about 40 ms of the library's own loops. */
 static void steps_behind_a_product_do_not_hold_signals_back(void **state) {
     (void)state;
     enum { N = 256, N_FEATURES = 784, N_HIDDEN = 4096, N_LOOPS = 40 };

@@ -1,5 +1,5 @@
-/* The product of a few rows with a packed matrix: every instruction set that this machine has, at sizes around tiles,
- * panels and blocks. */
+/* The product of a few rows and a packed matrix, on every instruction set of this machine, at sizes around those of
+ * tiles, panels and blocks. */
 #include "test.h"
 
 #include "base/base.h"
@@ -9,7 +9,7 @@
 
 enum { MAX_N = 13, MAX_M = 67, MAX_K = 800, ROW = 900 };
 
-/* Small integers: every sum is exact, in whatever order and with fused multiply-adds or without. */
+/* Small integers: every sum is exact, in any order, with or without fused multiply-adds. */
 static float value(int64_t i) { return (float)(i * 7919 % 17 - 8); }
 
 typedef struct operands {
@@ -28,7 +28,7 @@ static void check(const lksi_skinny_kernels *kernels, operands *o, int64_t n, in
     multiply_plainly(o, n, m, k);
     kernels->pack(o->b, k, m, false, o->packed);
     kernels->multiply_add(n, m, k, o->a, ROW, o->packed, o->c, ROW);
-    if (memcmp(o->c, o->expected, sizeof o->c) != 0) /* what lies beside C is untouched, too */
+    if (memcmp(o->c, o->expected, sizeof o->c) != 0) /* includes the surroundings of C, which must not change */
         fail_msg("panel %d: a product of (%d,%d) and (%d,%d) differs", (int)kernels->panel, (int)n, (int)k, (int)k,
                  (int)m);
 }

@@ -1,4 +1,4 @@
-/* Transpositions at sizes around blocks of four and lines of sixteen, between rows with gaps. */
+/* Transpositions at sizes around blocks of four and lines of sixteen, with gaps between rows. */
 #include "test.h"
 
 #include "onednn/transpose.h"
@@ -9,7 +9,7 @@ enum { MOST = 37, X_ROW = 41, Y_ROW = 39 };
 
 static const float UNTOUCHED = 1e9f;
 
-/* Zeros with both signs among them: a copy keeps them. */
+/* Includes zeros of both signs, which a copy preserves. */
 static float value(int64_t i) { return (float)(i % 23 - 11) * (i % 2 == 0 ? 0.5f : -0.5f); }
 
 static void check(int64_t n_i, int64_t n_j, const float *addend) {

@@ -21,7 +21,7 @@ static void fill(float *array, uint64_t stream) {
     for (size_t i = 0; i < COUNT; i++) array[i] = (float)lksi_random_normal(1, stream, i);
 }
 
-/* torch.optim.Adam's formulas in double; f32 keeps to within a few roundings of them. */
+/* The formulas of torch.optim.Adam in double. f32 agrees to a few roundings. */
 static void adam_follows_its_formula(void **state) {
     (void)state;
     lks_optimizer adam = lks_adam(&(lks_adam_options){.lr = 1e-2, .weight_decay = 0.1});
@@ -68,7 +68,7 @@ static double clip_factor(const lks_optimizer *rule, const lks_device *device, c
     return rule->clip_norm > 0 ? lksi_optimizer_clip(rule, sqrt(lksi_reference_sum_squares(device, N_TORCH, g))) : 1;
 }
 
-/* f64 follows to the printed digits, f32 to a few roundings a step of numbers around 1. */
+/* f64 agrees to the printed digits, f32 to a few roundings per step of numbers around 1. */
 static void follow_torch(lks_optimizer rule, const double *expected) {
     lks_device *f64;
     assert_ok(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
@@ -118,7 +118,7 @@ static void run_all(const lksi_update_kernels *kernels, float *p, float *m, floa
     lks_optimizer adam = lks_adam(&(lks_adam_options){.weight_decay = 0.01});
     lks_optimizer adamw = lks_adamw(&(lks_adamw_options){0});
     lks_optimizer sgd = lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9});
-    g[0] = 1e30f, g[1] = 1e-30f, g[2] = 0; /* its square is infinite, or 0 */
+    g[0] = 1e30f, g[1] = 1e-30f, g[2] = 0; /* the squares are infinite, or 0 */
     for (int64_t step = 1; step <= 10000; step += step < 4 ? 1 : 833) {
         const lksi_update_arrays arrays = {.p = p, .g = g, .out = p, .m = m, .v = v};
         lksi_update update = lksi_optimizer_update(&adam, step, 1.0 / 3);
@@ -142,7 +142,7 @@ static void every_instruction_set_gives_the_same_bits(void **state) {
     assert_memory_equal(base, other, sizeof base);
 }
 
-/* --- two gradients to two places --- */
+/* --- two gradients, two destinations --- */
 
 static void fill_all(const lks_device *device, void *array, uint64_t stream) {
     for (size_t i = 0; i < COUNT; i++) {
@@ -163,7 +163,7 @@ static void add(const lks_device *device, const void *g, const void *h, void *ou
     }
 }
 
-/* The same bits as by their sum, in place; what is written over may be a gradient. */
+/* The same bits as an update in place with the sum of the gradients. The destinations may be the gradients. */
 static void check_two(const lks_device *device, const lksi_update *first) {
     static double p[COUNT], g[COUNT], h[COUNT], m[COUNT], v[COUNT], sum[COUNT], p2[COUNT], m2[COUNT], v2[COUNT];
     size_t nbytes = COUNT * lks_type_nbytes(device->float_type);
@@ -204,9 +204,9 @@ static void two_gradients_are_added_and_two_places_written(void **state) {
     lks_device_destroy(f64);
 }
 
-/* --- cuts --- */
+/* --- updates in pieces --- */
 
-/* In pieces of 1, 2, 3, ... elements, whose ends are no vector's: the same bits as in one. */
+/* Pieces of 1, 2, 3, ... elements, whose ends are not aligned to vectors, give the same bits as one update. */
 static void check_cuts(const lks_device *device, const lksi_update *first) {
     static double p[COUNT], g[COUNT], m[COUNT], v[COUNT], p2[COUNT], m2[COUNT], v2[COUNT];
     size_t nbytes_each = lks_type_nbytes(device->float_type), nbytes = COUNT * nbytes_each;
@@ -245,7 +245,8 @@ static void where_an_update_is_cut_does_not_change_the_bits(void **state) {
     lks_device_destroy(f64);
 }
 
-/* Padding between parameters counts as parameters without a gradient: of an epsilon of 0 it stays a number. */
+/* Padding between parameters behaves like a parameter without a gradient: with an epsilon of 0 it must not become
+ * NaN. */
 static void without_an_epsilon_what_has_no_gradient_stays(void **state) {
     (void)state;
     lks_optimizer adam = lks_adam(&(lks_adam_options){.epsilon = LKS_ZERO});
@@ -276,7 +277,8 @@ static void a_constant_buffer_may_be_infinite(void **state) {
     lks_device_destroy(f64);
 }
 
-/* 0.9^1200 is far below the smallest float: left to itself it would end at some units of that one, and stay. */
+/* 0.9^1200 is far below the smallest float. Without flushing, the moment would stop at a few units of the smallest
+ * subnormal and stay there. */
 static void moments_without_a_gradient_become_zero(void **state) {
     (void)state;
     lks_optimizer rules[] = {lks_adam(NULL), lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9})};
@@ -291,7 +293,7 @@ static void moments_without_a_gradient_become_zero(void **state) {
         for (int i = 0; i < COUNT; i++) assert_true(m[i] == 0 && isfinite(p[i]));
     }
     volatile float small = 1e-38f;
-    assert_true(small / 16 > 0); /* elsewhere such numbers are numbers */
+    assert_true(small / 16 > 0); /* outside of updates, subnormal numbers work as usual */
 }
 
 static void zero_is_the_default_and_lks_zero_is_zero(void **state) {

@@ -1,4 +1,4 @@
-/* Schedules against PyTorch 1.13's learning rates at lr 1, stepped every step. */
+/* Schedules against PyTorch 1.13's learning rates with lr 1, advanced every step. */
 #include "test.h"
 
 #include <lockstep/optim.h>
@@ -19,7 +19,7 @@ static void the_linear_schedule_ends_at_its_last_factor(void **state) {
     assert_true(lks_schedule_factor(&s, 1000) == 0.3 && lks_schedule_factor(&s, 5000) == 0.3);
     assert_true(lks_schedule_factor(&(lks_schedule){0}, 5) == 1.0);
     s = lks_schedule_warm_up(s, 0.5, 10);
-    assert_true(lks_schedule_factor(&s, -3) == 0.5); /* before the first step, as in it */
+    assert_true(lks_schedule_factor(&s, -3) == 0.5); /* before the first step as in the first step */
 }
 
 static void steps_are_those_of_step_lr(void **state) {
@@ -53,10 +53,10 @@ static void the_cosine_is_that_of_cosine_annealing_lr(void **state) {
                                       0.1};
     follow(lks_schedule_cosine(0.1, 19), expected, 20);
     lks_schedule s = lks_schedule_cosine(0.1, 19);
-    assert_true(lks_schedule_factor(&s, 100) == 0.1); /* it stays there */
+    assert_true(lks_schedule_factor(&s, 100) == 0.1); /* constant after the end */
 }
 
-/* 20 steps: the peak is a step; 16: it lies between two. */
+/* With 20 steps the peak is at a step. With 16 it is between two steps. */
 static void the_cycle_is_that_of_one_cycle_lr(void **state) {
     (void)state;
     static const double expected[] = {0.04000000000000004, 0.1316718427000253, 0.3716718427000253,
@@ -72,7 +72,7 @@ static void the_cycle_is_that_of_one_cycle_lr(void **state) {
                                      0.166830043717154,   0.07664159383425639, 0.01954526086209414};
     follow(lks_schedule_one_cycle(20), expected, 19);
     follow(lks_schedule_one_cycle(16), between, 15);
-    for (int64_t n = 1; n < 8; n++) { /* too short to rise: still numbers */
+    for (int64_t n = 1; n < 8; n++) { /* too short to rise, but still finite */
         lks_schedule s = lks_schedule_one_cycle(n);
         for (int64_t step = 0; step < 10; step++) assert_true(lks_schedule_factor(&s, step) > 0);
         assert_true(lks_schedule_factor(&s, n - 1) == 1.0 / 25 / 1e4);

@@ -1,5 +1,5 @@
-/* What the tests of gradient compression share: a model with parameters of every kind, and gradients that are drawn and
- * not computed, so that every rank knows what all of them brought. */
+/* Shared code of the gradient compression tests: a model with parameters of every kind, and pseudo-random gradients.
+ * They are drawn and not computed, so that every rank can compute the gradients of all ranks. */
 #ifndef LKSI_TEST_COMPRESSED_H
 #define LKSI_TEST_COMPRESSED_H
 
@@ -12,7 +12,7 @@
 #include <lockstep/nn.h>
 #include <math.h>
 
-/* The convolution's weight is kept in blocks on most CPUs, and its batch norm has buffers. */
+/* Most CPUs keep the convolution's weight in a blocked layout. The batch norm has buffers. */
 typedef struct compressed {
     lks_group *group;
     lks_graph *graph;
@@ -49,12 +49,12 @@ static inline size_t whole(const compressed *c) { return lksi_store_padded_count
 static inline size_t parameters_end(const compressed *c) { return lksi_store_buffer_begin(c->store); }
 static inline float *flat(const compressed *c) { return lksi_store_gradients(c->store); }
 
-/* What `rank` brings in `step`, row-major, times `scale`. */
+/* Element i of the gradient that `rank` contributes in `step`, row-major, times `scale`. */
 static inline float drawn(int step, int rank, int tensor, int64_t i, float scale) {
     return scale * (float)lksi_random_normal((uint64_t)step, (uint64_t)(rank * 100 + tensor), (uint64_t)i);
 }
 
-/* Adds what one rank brings to the flat array `out`. */
+/* Adds the gradient that one rank contributes to the flat array `out`. */
 static inline lks_status add_drawn(const compressed *c, int step, int rank, float scale, double *out) {
     float *stored = lksi_alloc_array(whole(c), sizeof *stored);
     for (int t = 0; t < lks_store_n_tensors(c->store); t++) {
@@ -69,7 +69,7 @@ static inline lks_status add_drawn(const compressed *c, int step, int rank, floa
     return LKS_OK;
 }
 
-/* This rank's gradients; `sums` (whole(c) elements) gets all ranks' added. */
+/* Writes this rank's gradients. `sums` (whole(c) elements) gets the sum over all ranks. */
 static inline lks_status bring(const compressed *c, int step, float scale, double *sums) {
     double *mine = lksi_alloc_array(whole(c), sizeof *mine);
     LKS_TRY(add_drawn(c, step, lks_group_rank(c->group), scale, mine));
@@ -86,7 +86,7 @@ static inline bool bits_agree(const compressed *c) {
            lks_all_reduce(c->group, &hash, &greatest, 1, LKS_I64, LKS_MAX, NULL) == LKS_OK && least == greatest;
 }
 
-/* Bytes that this rank sent, since the last call. */
+/* Bytes that this rank sent since the last call. */
 static inline uint64_t sent_nbytes(const compressed *c, uint64_t *before) {
     lks_counters counters;
     lks_group_counters(c->group, &counters);

@@ -1,5 +1,5 @@
-/* A small training by any strategy, for the tests that compare them: a convolution with batch norm and enough weights
- * for several buckets at eight ranks, or an LSTM with enough for several at three. */
+/* A small training run by any strategy, for the tests that compare strategies. The model is a convolution with batch
+ * norm, with enough weights for several buckets on eight ranks, or an LSTM with enough for several on three. */
 #ifndef LKSI_STRATEGY_RUN_H
 #define LKSI_STRATEGY_RUN_H
 
@@ -12,7 +12,10 @@
 #include <string.h>
 
 enum { S_BATCH = 16, S_PIXELS = 3 * 8 * 8, S_CLASSES = 4, S_STEPS = 3, S_MAX_RANKS = 8 };
-enum { S_CHANNELS = IS_ABOUT_THREADS ? 8 : 16, S_FEATURES = S_CHANNELS * 8 * 8 }; /* there are fewer ranks there */
+enum {
+    S_CHANNELS = IS_ABOUT_THREADS ? 8 : 16,
+    S_FEATURES = S_CHANNELS * 8 * 8
+}; /* tests about threads use fewer ranks */
 enum { S_WORDS = 20, S_BPTT = 5, S_HIDDEN = 64 };
 
 typedef struct strategy_run {
@@ -24,12 +27,12 @@ typedef struct strategy_run {
     double clip_norm;
     int is_recurrent, is_attached, n_pieces, has_idle_ranks; /* in step i, rank i has no samples */
     int n_steps;                                             /* 0: S_STEPS */
-    int n_past_caches;                                       /* steps of rank 0 that went so */
+    int n_past_caches;                                       /* steps in which rank 0's update bypassed the caches */
     char hex[S_MAX_RANKS][65];
     double norm, loss; /* of the last step */
     size_t n_buckets;
     int64_t step_allocations; /* in the last step */
-    int n_factored;           /* steps to which rank 0 left a gradient as factors */
+    int n_factored;           /* steps in which rank 0 left a gradient as factors */
     lks_distributed_memory memory[S_MAX_RANKS];
 } strategy_run;
 
@@ -123,7 +126,7 @@ static inline int strategy_step(strategy_rank *s, const strategy_run *r, int ste
     return 0;
 }
 
-/* However few CPUs there are. */
+/* Overlaps even if there are too few CPUs. */
 static inline void strategy_overlap(const strategy_rank *s) {
     s->optimizer->may_overlap = s->optimizer->may_overlap || !lks_symmetric_supported(s->group);
 }
@@ -164,7 +167,7 @@ static inline int strategy_train(void *argument) {
         RANK_CHECK(strategy_step(s, r, step, &all) == 0);
         if (rank == 0) r->step_allocations = lks_memory_allocation_count() - before;
         if (rank == 0) r->n_past_caches += s->optimizer->past_caches.is_second;
-        RANK_OK(lks_barrier(s->group, NULL)); /* nobody goes on to allocate while another still counts */
+        RANK_OK(lks_barrier(s->group, NULL)); /* no rank may allocate while another still counts */
     }
     if (rank == 0) r->norm = all.grad_norm, r->loss = all.loss / all.n_samples, r->n_buckets = s->optimizer->n_buckets;
     if (rank == 0) r->n_factored = s->n_factored;

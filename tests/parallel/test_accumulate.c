@@ -1,4 +1,4 @@
-/* Accumulated passes: added up the balanced tree, whoever brings them. */
+/* Accumulated passes are added in the order of the balanced tree, for any division of the passes among the ranks. */
 #include "ranks.h"
 
 #include "parallel/parallel_internal.h"
@@ -8,16 +8,16 @@
 
 enum { MAX_LEAVES = 16, N_FEATURES = 5, N_CLASSES = 3, MAX_VALUES = 64 };
 
-/* Every rank brings `n_pieces` passes, whose gradients are made up; what comes out is the optimizer's first momentum,
- * which is the gradient that it was given. */
+/* Every rank contributes `n_pieces` passes with made-up gradients. The result is the optimizer's first momentum, which
+ * is the gradient that the optimizer was given. */
 typedef struct run {
     int n_pieces, empty_leaf; /* over all ranks; -1: none is empty */
     float gradient[MAX_VALUES];
     lks_step_sums sums;
-    int64_t first_allocations, later_allocations; /* of rank 0, in the first step and in the second */
+    int64_t first_allocations, later_allocations; /* of rank 0, in the first and in the second step */
 } run;
 
-/* Of magnitudes so apart that another order of addition shows. */
+/* The magnitudes differ so much that another order of additions gives other bits. */
 static float leaf_value(int leaf, size_t element) {
     double size = lksi_random_uniform(1, (uint64_t)leaf, 2 * element) * 24 - 12;
     double value = lksi_random_uniform(1, (uint64_t)leaf, 2 * element + 1) - 0.5;
@@ -26,7 +26,7 @@ static float leaf_value(int leaf, size_t element) {
 }
 
 static lks_step_sums leaf_sums(int leaf, int n_leaves) {
-    return (lks_step_sums){.n_samples = leaf == 0 ? MAX_LEAVES - n_leaves + 1 : 1, /* together a power of two */
+    return (lks_step_sums){.n_samples = leaf == 0 ? MAX_LEAVES - n_leaves + 1 : 1, /* their sum is a power of two */
                            .loss = lksi_random_normal(2, (uint64_t)leaf, 0)};
 }
 
@@ -122,7 +122,8 @@ static void check(int n_ranks, int n_pieces, int empty_leaf) {
     assert_true(r.sums.n_samples == n_samples);
     assert_true(r.sums.loss == tree_loss(&r, 0, n_leaves, n_leaves));
     assert_int_equal(r.later_allocations, 0);
-    for (size_t i = 0; i < N_CLASSES * N_FEATURES && empty_leaf < 0; i++) { /* the scale is a power of two then */
+    for (size_t i = 0; i < N_CLASSES * N_FEATURES && empty_leaf < 0;
+         i++) { /* without an empty leaf, the scale is a power of two */
         float expected = tree_value(&r, 0, n_leaves, i) / MAX_LEAVES;
         assert_memory_equal(&r.gradient[i], &expected, sizeof expected);
     }
@@ -139,7 +140,7 @@ static void ranks_continue_the_tree_of_their_passes(void **state) {
         for (int n_pieces = 1; n_ranks * n_pieces <= MAX_LEAVES; n_pieces *= 2) check(n_ranks, n_pieces, -1);
 }
 
-/* Also where all that a rank brings is empty, and where the pass is the step's own. */
+/* Includes ranks whose passes are all empty, and an empty pass of the step itself. */
 static void an_empty_pass_is_zeros_in_its_place(void **state) {
     (void)state;
     for (int leaf = 0; leaf < 8; leaf++) {

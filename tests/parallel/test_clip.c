@@ -1,5 +1,4 @@
-/* Clipping by the global norm and accumulation: the same bits by both strategies, and what one rank computes at once.
- */
+/* Clipping by the global norm, and accumulation: both strategies give the same bits, and agree with one rank. */
 #include "ranks.h"
 
 #include "parallel/parallel_internal.h"
@@ -10,16 +9,16 @@
 
 enum { BATCH = 24, N_FEATURES = 96, N_HIDDEN = 128, N_CLASSES = 3, N_STEPS = 4, MAX_RANKS = 5, MAX_VALUES = 16384 };
 
-/* How a test wants its ranks to train, and what came out. */
+/* How the ranks of a test train, and the results. */
 typedef struct run {
     bool is_shared;
     lks_optimizer rule;
-    int n_pieces; /* each rank's part is computed in so many; 0: 1 */
+    int n_pieces; /* number of pieces of each rank's part; 0: 1 */
     char hex[MAX_RANKS][65];
     double norms[MAX_RANKS]; /* of the last step */
     double first_norm;
     float values[MAX_VALUES]; /* rank 0's, at the end */
-    int64_t step_allocations; /* in the last step, all ranks together */
+    int64_t step_allocations; /* in the last step, of all ranks */
 } run;
 
 typedef struct model {
@@ -27,7 +26,7 @@ typedef struct model {
     lks_node *x, *y, *loss;
 } model;
 
-/* Several blocks of the norm, so that they belong to different ranks. */
+/* The norm takes several blocks, which belong to different ranks. */
 static model build(void) {
     model m = {.graph = lks_graph_create(lks_device_default(NULL))};
     m.x = lks_input(m.graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
@@ -46,7 +45,7 @@ typedef struct rank_state {
     const model *m;
     lks_store *store;
     lks_distributed_optimizer *optimizer;
-    lks_program *program; /* for the piece at hand */
+    lks_program *program; /* the program for the current piece */
     int64_t compiled_for;
     float x[BATCH * N_FEATURES];
     int32_t y[BATCH];
@@ -106,7 +105,7 @@ static int train(void *argument) {
         RANK_CHECK(train_step(&s, r, rank, size, &all) == 0);
         if (rank == 0) r->step_allocations = lks_memory_allocation_count() - before;
         if (rank == 0 && step == 0) r->first_norm = all.grad_norm;
-        RANK_OK(lks_barrier(group, NULL)); /* nobody goes on to allocate while another still counts */
+        RANK_OK(lks_barrier(group, NULL)); /* no rank may allocate while another still counts */
     }
     r->norms[rank] = all.grad_norm;
     RANK_OK(lks_check_replicas(group, s.store));
@@ -146,7 +145,7 @@ static void clipping_gives_the_same_bits_by_both_strategies(void **state) {
         }
 }
 
-/* A norm that is never reached must not change a bit. */
+/* The clip norm is never reached, so no bit may change. */
 static void a_large_norm_clips_nothing(void **state) {
     (void)state;
     static run clipped, plain;
@@ -158,13 +157,13 @@ static void a_large_norm_clips_nothing(void **state) {
     assert_true(plain.norms[0] == 0);
 }
 
-/* Gradients of other numbers of ranks differ by roundings of f32, and so do the norms and what is trained. */
+/* With another number of ranks the gradients differ by f32 rounding, and so do the norms and the parameters. */
 static void any_number_of_ranks_clips_like_one(void **state) {
     (void)state;
     static run one, many;
     one = (run){.is_shared = true, .rule = clipped_sgd(0.05)};
     run_ranks(1, train, &one);
-    assert_true(one.first_norm > 0.05); /* it is clipped at all */
+    assert_true(one.first_norm > 0.05); /* some step is clipped */
     for (int size = 2; size <= MAX_RANKS; size++) {
         many = (run){.is_shared = true, .rule = clipped_sgd(0.05)};
         run_ranks(size, train, &many);
@@ -173,8 +172,7 @@ static void any_number_of_ranks_clips_like_one(void **state) {
     }
 }
 
-/* The norm as its definition has it, from the gradients one by one; the step is then as long as the clipped gradient.
- */
+/* Computes the norm from its definition, gradient by gradient. The step is then as long as the clipped gradient. */
 static int clip_once(void *argument) {
     (void)argument;
     lks_group *group;
@@ -197,7 +195,7 @@ static int clip_once(void *argument) {
     RANK_OK(lks_distributed_optimizer_step(s.optimizer, &mine, &all));
     for (size_t i = 0; i < count; i++) moved += pow((double)values[i] - (double)before[i], 2);
     RANK_CHECK(fabs(all.grad_norm - sqrt(squares) / BATCH) < 1e-12);
-    RANK_CHECK(fabs(sqrt(moved) - 0.01) < 1e-5); /* f32 roundings of parameters near 0.1 */
+    RANK_CHECK(fabs(sqrt(moved) - 0.01) < 1e-5); /* f32 rounding of parameters near 0.1 */
     lks_program_destroy(s.program);
     lks_distributed_optimizer_destroy(s.optimizer);
     lks_store_destroy(s.store);
@@ -230,7 +228,7 @@ static int step_on_an_infinite_gradient(void *argument) {
     RANK_CHECK(strcmp(before, after) == 0);
     ((float *)lksi_store_gradients(s.store))[77] = 0;
     RANK_OK(lks_barrier(group, NULL));
-    RANK_OK(lks_distributed_optimizer_step(s.optimizer, &mine, NULL)); /* the batch may be skipped */
+    RANK_OK(lks_distributed_optimizer_step(s.optimizer, &mine, NULL)); /* after the error, the next step succeeds */
     RANK_OK(lks_barrier(group, NULL));
     lks_distributed_optimizer_destroy(s.optimizer);
     lks_store_destroy(s.store);
@@ -245,7 +243,7 @@ static void an_infinite_norm_is_an_error_on_all_ranks_and_updates_nothing(void *
     run_ranks(2, step_on_an_infinite_gradient, &(bool){false});
 }
 
-/* Pieces are added in another order than the rows of one product: roundings of f32. */
+/* Pieces add in another order than one product over all rows: f32 rounding. */
 static void pieces_train_like_the_whole_batch(void **state) {
     (void)state;
     static run whole, pieces;
@@ -261,7 +259,7 @@ static void pieces_train_like_the_whole_batch(void **state) {
             }
 }
 
-/* Rank 1 brings nothing in the step itself, but has accumulated. */
+/* Rank 1 contributes no samples in the step itself, but has accumulated some. */
 static int step_on_what_was_accumulated(void *argument) {
     float *values = argument;
     lks_group *group;
@@ -300,7 +298,7 @@ static void a_rank_without_samples_still_brings_what_it_accumulated(void **state
     for (int i = 0; i < MAX_VALUES; i++) assert_true(fabsf(one[i] - two[i]) <= 1e-6f);
 }
 
-/* One rank changes its rate alone. */
+/* Only one rank changes its learning rate. */
 static int step_with_different_rates(void *argument) {
     (void)argument;
     lks_group *group;
@@ -330,7 +328,7 @@ static void learning_rates_that_differ_are_noticed(void **state) {
     run_ranks(2, step_with_different_rates, NULL);
 }
 
-/* A batch norm's averages move as far whether gradients are clipped or not. */
+/* Clipping must not change how far a batch norm's averages move. */
 static int move_buffers(void *argument) {
     char(*hexes)[65] = argument;
     lks_group *group;

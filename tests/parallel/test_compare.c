@@ -1,4 +1,4 @@
-/* What ranks were given is compared, and shown as a table. */
+/* The ranks compare their arguments. Differences are shown as a table. */
 #include "ranks.h"
 
 #include "comm/ranks.h"
@@ -31,7 +31,7 @@ static int compare(void *argument) {
     c->give(rank, &mine);
     RANK_CHECK(lks_compare_options(group, mine.options, mine.n_options) == c->expected);
     if (c->expected != LKS_OK) snprintf(c->texts[rank], TEXT_NBYTES, "%s", lks_error_text());
-    RANK_OK(lks_all_reduce(group, &one, &n_ranks, 1, LKS_I32, LKS_SUM, NULL)); /* the group lives on */
+    RANK_OK(lks_all_reduce(group, &one, &n_ranks, 1, LKS_I32, LKS_SUM, NULL)); /* the group is usable */
     RANK_CHECK(n_ranks == lks_group_size(group));
     lks_group_destroy(group);
     return 0;
@@ -79,7 +79,7 @@ static void a_table_shows_just_what_differs_and_on_which_rank(void **state) {
                                                     "  batch  | 64             | 32");
 }
 
-/* Two options that differ by the same last bytes: a sum of hashes that differ by the same would hide them. */
+/* Two options differ in the same last bytes. A sum of hashes would not detect this. */
 static int differ_alike(void *argument) {
     enum { N_VALUES = 20 };
     (void)argument;
@@ -140,7 +140,7 @@ static void ranks_past_the_columns_are_named(void **state) {
                                                  "  and others on ranks 4-7");
 }
 
-/* 60 bytes alike, and then something that differs. */
+/* 60 equal bytes, then a difference. */
 static void differ_late(int rank, given *mine) {
     static const char alike[] = "................................................--data=/a/b/";
     static char values[2][80];
@@ -170,7 +170,7 @@ typedef struct wrong_options {
     const char *text;
 } wrong_options;
 
-/* On rank 0; the other has none. */
+/* Rank 0 passes them, the other rank passes none. */
 static int compare_wrong_ones(void *argument) {
     const wrong_options *wrong = argument;
     lks_group *group;
@@ -216,16 +216,16 @@ static void a_table_is_cut_where_it_is_too_long(void **state) {
     }
 }
 
-/* --- batches of a loop of one's own --- */
+/* --- batches of a user's own loop --- */
 
 enum { L_BATCH = 24, L_FEATURES = 6, L_CLASSES = 3, L_STEPS = 3 };
 
 typedef struct loop {
     void (*give)(int rank, int size, lks_loader_options *options, uint64_t *data_seed);
-    const char *text; /* of the MISMATCH; NULL: it trains */
+    const char *text; /* part of the MISMATCH text; NULL: the training succeeds */
     lks_strategy strategy;
     const char *transport;
-    int is_attached, has_idle_rank; /* the last rank brings no samples to the first step */
+    int is_attached, has_idle_rank; /* in the first step the last rank has no samples */
 } loop;
 
 typedef struct loop_rank {
@@ -290,7 +290,7 @@ static uint64_t count_calls(const lks_group *group) {
     return counters.n_collectives;
 }
 
-/* Where the ranks do not agree nothing was updated, and it is trained with loaders that do. */
+/* After a mismatch nothing was updated. The loop then trains with loaders that agree. */
 static int train_a_loop(void *argument) {
     const loop *c = argument;
     loop_rank l = {0};
@@ -322,7 +322,7 @@ static int train_a_loop(void *argument) {
         RANK_CHECK(step_once(&l, c->has_idle_rank && is_last && step == 0, LKS_OK) == 0);
         n_calls[step] = count_calls(l.group) - n_calls[step];
     }
-    bool is_in_group = c->strategy != LKS_STRATEGY_BUCKETED; /* else the figures have a group of their own */
+    bool is_in_group = c->strategy != LKS_STRATEGY_BUCKETED; /* otherwise the figures travel in a group of their own */
     RANK_CHECK(n_calls[0] == n_calls[1] + is_in_group && n_calls[1] == n_calls[2]);
     RANK_OK(lks_check_replicas(l.group, l.store));
     lks_graph *g = lks_node_graph(l.loss);
@@ -379,7 +379,7 @@ static void give_each_its_own_order(int rank, int size, lks_loader_options *opti
     options->rank = options->n_ranks = 0;
 }
 
-/* As hosts of one rank or two that share what lies there among themselves. */
+/* Ranks 2i and 2i + 1 act like a host with data of its own, which its ranks share. */
 static void give_each_pair_its_own_data(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
     *data_seed = (uint64_t)rank / 2 + 1;
     options->rank = rank % 2;
@@ -412,7 +412,7 @@ static int train_a_loop_in_a_process(int rank, int size, void *argument) {
     return train_a_loop(argument);
 }
 
-/* First of all tests: processes are forked before anything starts a thread. */
+/* This test comes first: it forks, so no thread may exist yet. */
 static void loops_are_compared_while_gradients_are_under_way(void **state) {
     (void)state;
     loop loops[] = {{.give = give_parts, .has_idle_rank = 1},

@@ -1,12 +1,12 @@
-/* Gradient compression by bf16 and f16, the user's own, and what all kinds have in common. */
+/* Gradient compression by bf16, by f16 and by a user's hook, and what all kinds have in common. */
 #include "compressed.h"
 
 enum { N_STEPS = 5 };
 
 static const lks_compression halves[] = {{.kind = LKS_COMPRESS_BF16}, {.kind = LKS_COMPRESS_F16}};
 
-/* Buckets of odd lengths that begin anywhere, and one that reaches into the buffers; the last step takes all at once.
- */
+/* Buckets of odd lengths at arbitrary offsets, one of which extends into the buffers. The last step reduces everything
+ * at once. */
 static lks_status reduce_in_buckets(const compressed *c, int step) {
     static const size_t lengths[] = {0, 1, 7, 1023, 2, 4099, 0, 10001};
     if (step == N_STEPS - 1) return lksi_compressor_reduce(c->compressor, 0, whole(c));
@@ -16,7 +16,7 @@ static lks_status reduce_in_buckets(const compressed *c, int step) {
     return lksi_compressor_reduce(c->compressor, begin, whole(c) - begin);
 }
 
-/* The sum of what was applied is the sum of all gradients less what the ranks hold back, which is bounded. */
+/* The sum of the applied gradients is the sum of all gradients minus what the ranks hold back, which is bounded. */
 static int nothing_is_lost(int rank, int size, void *compression) {
     (void)rank;
     compressed c = {0};
@@ -33,8 +33,9 @@ static int nothing_is_lost(int rank, int size, void *compression) {
     for (size_t i = 0; i < parameters_end(&c) && size > 1; i++) held[i] = (double)c.compressor->half.error[i];
     MUST_OK(lks_all_reduce(c.group, held, held, whole(&c), LKS_F64, LKS_SUM, NULL));
     for (size_t i = 0; i < whole(&c); i++) {
-        /* Standard normal draws: a sum of `size` is below 8 sqrt(size), its last f32 bit a 2^24th of it, bf16's a
-         * 2^8th; each rank holds back half a bit of its own, and one half a bit of the sum. */
+        /* Standard normal draws: a sum over `size` ranks is below 8 sqrt(size). Its last f32 bit is 2^-24 of it, its
+         * last bf16 bit 2^-8. Each rank holds back half a bit of its own gradient, and one rank half a bit of the
+         * sum. */
         double largest = 8 * sqrt(size);
         MUST(fabs(brought[i] - applied[i] - held[i]) < N_STEPS * size * largest * 0x1p-23);
         MUST(fabs(held[i]) <= (size + 1) * largest * 0x1p-8);
@@ -52,7 +53,7 @@ static void what_is_rounded_away_comes_back_in_later_steps(void **state) {
         for (size_t i = 0; i < n; i++) run_threads(sizes[i], nothing_is_lost, (void *)(uintptr_t)&halves[k]);
 }
 
-/* One step's relative error per element, of the largest: f16's rounding at both ends, at any scale. */
+/* The relative error of one step per element, of the largest element, is f16's rounding on both sides, at any scale. */
 static int scales_fit(int rank, int size, void *argument) {
     (void)argument;
     (void)size;
@@ -62,7 +63,7 @@ static int scales_fit(int rank, int size, void *argument) {
     for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++) {
         memset(c.compressor->half.error, 0, parameters_end(&c) * sizeof(float));
         double *brought = lksi_alloc_array(whole(&c), sizeof(double));
-        /* Ranks of very different sizes: each block has a scale of its own. */
+        /* The ranks' gradients differ by orders of magnitude: each block has its own scale. */
         MUST_OK(bring(&c, 3, scales[s], brought));
         if (rank == 1) memset(flat(&c), 0, whole(&c) * sizeof(float));
         memset(brought, 0, whole(&c) * sizeof(double));
@@ -107,7 +108,7 @@ static void what_is_not_finite_is_seen_by_all_and_not_held_back(void **state) {
     for (size_t k = 0; k < 2; k++) run_threads(3, not_finite_is_seen, (void *)(uintptr_t)&halves[k]);
 }
 
-/* Buffers come out as all_reduce gives them; so does everything where no compression was asked for. */
+/* Buffers have the values that all_reduce gives. Without compression, so do all elements. */
 static int buffers_are_exact(int rank, int size, void *compression) {
     (void)rank, (void)size;
     const lks_compression *asked = compression;
@@ -142,8 +143,9 @@ static int half_the_bytes(int rank, int size, void *compression) {
     (void)rank;
     compressed c = {0};
     uint64_t before = 0;
-    setenv("LOCKSTEP_TRANSPORT", "tcp", 1); /* of this process alone */
-    setenv("LOCKSTEP_ALGORITHM", "all_reduce=direct,all_to_all=pairwise,all_gather=ring", 1); /* not as measured */
+    setenv("LOCKSTEP_TRANSPORT", "tcp", 1); /* in this process only */
+    setenv("LOCKSTEP_ALGORITHM", "all_reduce=direct,all_to_all=pairwise,all_gather=ring",
+           1); /* fixed, not chosen by measurement */
     MUST_OK(compressed_begin(&c, compression));
     size_t count = parameters_end(&c);
     (void)sent_nbytes(&c, &before);
@@ -151,7 +153,7 @@ static int half_the_bytes(int rank, int size, void *compression) {
     uint64_t plain = sent_nbytes(&c, &before);
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, count));
     uint64_t nbytes = sent_nbytes(&c, &before);
-    /* A block's exponent costs 2 bytes, and the divisions into blocks differ by up to a cache line each. */
+    /* The exponent of a block costs 2 bytes. The divisions into blocks differ by up to one cache line each. */
     MUST(plain > 0 && nbytes <= plain / 2 + 64 * (uint64_t)size);
     compressed_end(&c);
     return 0;
@@ -163,10 +165,10 @@ static void at_most_half_of_the_bytes_go_over_tcp(void **state) {
         for (int size = 2; size <= 4; size++) run_processes(size, half_the_bytes, (void *)(uintptr_t)&halves[k]);
 }
 
-/* --- the user's own: as in docs/compression.md --- */
+/* --- the user's own hook, as in docs/compression.md --- */
 
 struct kept {
-    float *residual; /* what was left out so far, by element */
+    float *residual; /* the error so far, by element */
     int8_t *signs;
 };
 
@@ -193,7 +195,7 @@ static lks_status sum_signs(void *context, lks_group *group, const lks_bucket *b
     return status;
 }
 
-/* Padding, of which the hook made something, is 0 again; `drawn` is 0 there and nowhere else. */
+/* The hook also writes to padding. It must be 0 again afterwards. `drawn` is 0 in the padding and nowhere else. */
 static bool is_as_expected(const compressed *c, const double *drawn, size_t i, int size) {
     float expected = 2 * (float)(i % 3 == 0 ? size : size - 2);
     if (i < parameters_end(c) && drawn[i] == 0) expected = 0;
@@ -269,7 +271,7 @@ static void a_hook_that_fails_on_one_rank_ends_all(void **state) {
     run_threads(3, failed_hook_ends_all, NULL);
 }
 
-/* As who does not call the library, which sets the texts; and who returns anything at all. */
+/* A hook that fails without a call to the library, which would set the error text. It may return any value. */
 static lks_status refuse_without_a_word(void *context, lks_group *group, const lks_bucket *bucket) {
     if (lks_group_rank(group) == 1) return *(lks_status *)context;
     return lks_all_reduce(group, bucket->gradients, bucket->gradients, bucket->count, bucket->type, LKS_SUM, NULL);
@@ -365,7 +367,7 @@ static uint64_t loops_hash(const lksi_compress_kernels *loops, int step) {
         hash = lksi_hash64(hash, &largest, sizeof largest);
         hash = lksi_hash64(hash, encoded, sizeof encoded);
         hash = lksi_hash64(hash, a, sizeof a);
-        decoded[17] = 0, decoded[18] = 1; /* for what follows */
+        decoded[17] = 0, decoded[18] = 1; /* used below */
         loops->add(a, b, COUNT);
         loops->add_scaled(a, 0.3f, decoded, COUNT);
         float dot = loops->dot(a, decoded, COUNT);
@@ -384,7 +386,7 @@ static void every_instruction_set_gives_the_same_bits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
-            at_most_half_of_the_bytes_go_over_tcp), /* first: processes are forked before this one has threads */
+            at_most_half_of_the_bytes_go_over_tcp), /* must be first: it forks, so no thread may exist yet */
         cmocka_unit_test(what_is_rounded_away_comes_back_in_later_steps),
         cmocka_unit_test(f16_neither_overflows_nor_vanishes_at_any_scale),
         cmocka_unit_test(what_is_not_finite_is_seen_by_all_and_not_held_back),

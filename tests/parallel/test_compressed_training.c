@@ -1,7 +1,6 @@
 /* labels: no-tsan */
-/* Training by compressed gradients: all ranks alike, close to what exact gradients give, and refused where it cannot
- * be.
- */
+/* Training with compressed gradients: all ranks agree, the result is close to that of exact gradients, and unsupported
+ * combinations are refused. */
 #include "strategy_run.h"
 
 #include <lockstep/train.h>
@@ -18,7 +17,7 @@ static const lks_compression kinds[] = {{.kind = LKS_COMPRESS_BF16},
                                         {.kind = LKS_COMPRESS_USER, .hook = sum_exactly}};
 enum { N_KINDS = sizeof kinds / sizeof kinds[0], SMALL_BUCKET_NBYTES = 100 << 10 };
 
-/* All ranks end with the same bits, which strategy_train checks too. */
+/* strategy_train also checks that all ranks end with the same bits. */
 static void train(strategy_run *r, int size) {
     run_ranks(size, strategy_train, r);
     for (int rank = 1; rank < size; rank++) assert_string_equal(r->hex[rank], r->hex[0]);
@@ -26,7 +25,8 @@ static void train(strategy_run *r, int size) {
 
 static void it_trains_like_exact_gradients(void **state) {
     (void)state;
-    /* Of the loss after two steps of Adam at 1e-2, which shrinks to about half: rounding, and a rank of 2 of 96. */
+    /* Relative to the loss after two steps of Adam at 1e-2, which about halve it. Sources: rounding, and a rank of 2
+     * instead of 96. */
     static const double distance[N_KINDS] = {0.01, 0.01, 0.3, 0};
     strategy_run exact = {.strategy = LKS_STRATEGY_BUCKETED};
     train(&exact, 3);
@@ -63,7 +63,8 @@ static void what_it_keeps_is_counted(void **state) {
     train(&exact, 2);
     train(&bf16, 2);
     size_t plain_nbytes = exact.memory[0].gradients_nbytes, nbytes = bf16.memory[0].gradients_nbytes;
-    assert_true(nbytes >= 3 * plain_nbytes - 1024 && nbytes <= 3 * plain_nbytes + 1024); /* errors, and what is sent */
+    assert_true(nbytes >= 3 * plain_nbytes - 1024 &&
+                nbytes <= 3 * plain_nbytes + 1024); /* the errors, and what is sent */
     assert_int_equal(bf16.step_allocations, 0);
 }
 

@@ -1,12 +1,13 @@
 /* labels: no-tsan */
-/* Weight decay of matrices alone: every element follows its formula in long form, by any strategy to the same bits. */
+/* Weight decay of matrices only: every element follows its formula in long form, and all strategies give the same
+ * bits. */
 #include "strategy_run.h"
 
 #include <math.h>
 
 enum { MOST_RANKS = 3, MOST_ELEMENTS = 100000 };
 
-/* All parameters, one after the other, row-major. */
+/* All parameters in sequence, row-major. */
 typedef struct oracle {
     float before[MOST_ELEMENTS], after[MOST_ELEMENTS], gradients[MOST_ELEMENTS];
     double m[MOST_ELEMENTS], v[MOST_ELEMENTS];
@@ -53,7 +54,7 @@ static int check_update(const strategy_rank *s, const lks_optimizer *rule, int s
     return 0;
 }
 
-/* What lies between the elements is still 0: a tensor that is taken out of its layout and put back is the same. */
+/* Padding between the elements is still 0: converting a tensor out of its layout and back changes nothing. */
 static int check_padding(const strategy_rank *s, oracle *o) {
     const float *flat = lksi_store_values(s->store);
     size_t end = 0, offset, count;
@@ -94,7 +95,7 @@ static int follow_the_formulas(void *argument) {
 
 /* --- every rule, by every strategy --- */
 
-/* Adam with an epsilon that lets no rounding of a gradient near 0 become a step of lr. */
+/* Adam's epsilon is large, so that rounding of a gradient near 0 does not become a step of size lr. */
 static const lks_sgd_options sgd = {.lr = 0.05, .weight_decay = 0.3, .decay_matrices_only = 1};
 static const lks_sgd_options momentum = {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.3, .decay_matrices_only = 1};
 static const lks_adam_options adam = {.lr = 1e-2, .epsilon = 1e-3, .weight_decay = 0.3, .decay_matrices_only = 1};
@@ -110,7 +111,7 @@ static void check_rule(lks_optimizer rule, int size) {
     for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
         for (int is_attached = 0; is_attached < 2; is_attached++) {
             r = (strategy_run){.rule = rule, .strategy = (lks_strategy)strategy, .is_attached = is_attached};
-            r.bucket_nbytes = 1; /* many, whose bounds are within parameters */
+            r.bucket_nbytes = 1; /* many buckets, with bounds inside parameters */
             if (strategy == LKS_STRATEGY_SHARED && !is_attached) {
                 followed = r;
                 run_ranks(size, follow_the_formulas, &followed);
@@ -136,7 +137,7 @@ static void matrices_alone_decay_by_every_rule_and_strategy(void **state) {
     }
 }
 
-/* Pieces, a clipped norm, and an embedding, which is a matrix, among the biases of an LSTM. */
+/* With pieces, with a clipped norm, and with an embedding (a matrix) among the biases of an LSTM. */
 static void so_they_do_in_pieces_clipped_and_in_an_lstm(void **state) {
     (void)state;
     static strategy_run shared, r;
@@ -171,7 +172,7 @@ static bool is_matrix_at(const lks_store *store, size_t element) {
     return lks_store_parameter(store, index).n_dims >= 2;
 }
 
-/* However a range is cut: each run is as long as it can be. */
+/* For any cut of the range, each run is as long as possible. */
 static void parameters_of_a_kind_that_are_neighbours_are_one_run(void **state) {
     (void)state;
     strategy_rank s = {0};
@@ -195,7 +196,7 @@ static void parameters_of_a_kind_that_are_neighbours_are_one_run(void **state) {
     lks_group_destroy(s.group);
 }
 
-/* --- ranks that were told otherwise --- */
+/* --- ranks with different options --- */
 
 static int differ(void *argument) {
     lks_group *group = NULL;

@@ -1,5 +1,6 @@
 /* labels: no-tsan */
-/* The averaged gradient is that of the whole batch, for any model and any split of the batch over the ranks. */
+/* The averaged gradient equals the gradient of the whole batch, for any model and any split of the batch over the
+ * ranks. */
 #include "ranks.h"
 
 #include "parallel/parallel_internal.h"
@@ -13,13 +14,13 @@ enum { MAX_RANKS = 8, MAX_BATCH = 24, SIDE = 6, LARGE_SIDE = 32, CHANNELS = 2, T
 enum { MAX_ROW = CHANNELS * LARGE_SIDE * LARGE_SIDE };
 enum { MAX_VALUES = 32768, MAX_TENSORS = 32, N_SEEDS = 24, N_SEEDS_OF_POOLS = 16, N_SPLITS = IS_SLOW_BUILD ? 4 : 16 };
 
-/* Sums in another order: over these splits 5.0e-7 at most (AVX2 5.2e-7). */
+/* Splits change the order of additions. The largest difference over these splits is 5.0e-7 (AVX2: 5.2e-7). */
 static const double F32_TOLERANCE = 1e-6, F64_TOLERANCE = 1e-14;
 
 typedef struct run {
     uint64_t seed; /* of model and data */
     bool is_double;
-    int counts[MAX_RANKS], n_pieces[MAX_RANKS]; /* samples of each rank, and passes in which it takes them */
+    int counts[MAX_RANKS], n_pieces[MAX_RANKS]; /* samples of each rank, and number of passes it takes for them */
     int n_tensors;
     size_t offsets[MAX_TENSORS], lengths[MAX_TENSORS];
     double gradient[MAX_VALUES];
@@ -28,8 +29,8 @@ typedef struct run {
 typedef struct model {
     lks_graph *graph;
     lks_node *x, *y, *loss;
-    lks_node *h0, *c0;    /* of texts: zeros */
-    int64_t x_row, y_row; /* elements of a sample */
+    lks_node *h0, *c0;    /* initial states of text models: zeros */
+    int64_t x_row, y_row; /* elements per sample */
 } model;
 
 /* --- random models, without statistics over the batch --- */
@@ -61,7 +62,7 @@ static lks_node *of_numbers(model *m, uint64_t seed) {
     return add_linear_layers(m->x, seed);
 }
 
-/* Whose gradients add up thousands of terms. */
+/* The second convolution's gradients are sums of thousands of terms. */
 static lks_node *with_second_conv(lks_node *x) {
     lks_conv2d_options same = {.window = {.padding = {1, 1}}};
     return lks_tanh(lks_conv2d(x, lks_node_dim(x, 1), 3, "second", &same));
@@ -125,7 +126,7 @@ typedef union batch_data {
     int32_t words[MAX_BATCH * MAX_ROW];
 } batch_data;
 
-/* The whole batch's, the same on all ranks; gives the bytes of an element of x. */
+/* Fills in the whole batch, the same on all ranks. Returns the bytes per element of x. */
 static size_t fill(const run *r, const model *m, batch_data *x, int32_t *y) {
     size_t count = (size_t)(MAX_BATCH * m->x_row), n_labels = (size_t)(MAX_BATCH * m->y_row);
     for (size_t i = 0; i < n_labels; i++) y[i] = (int32_t)lksi_random_below(r->seed, 8, i, N_CLASSES);
@@ -141,7 +142,7 @@ static size_t fill(const run *r, const model *m, batch_data *x, int32_t *y) {
     return lks_node_type(m->x) != LKS_I32 && r->is_double ? sizeof(double) : 4;
 }
 
-/* The sum of the gradients of samples [begin, end). */
+/* Computes the sum of the gradients of samples [begin, end). */
 static int compute(const model *m, lks_store *store, const char *x, size_t nbytes_each, const int32_t *y, int begin,
                    int end, lks_step_sums *mine) {
     static const double zeros[MAX_BATCH * MAX_ROW];
@@ -177,7 +178,7 @@ static int step_once(const run *r, const model *m, lks_store *store, int rank, l
     return 0;
 }
 
-/* The first momentum is the gradient that the rule was given. */
+/* The first momentum is the gradient that the optimizer was given. */
 static int take_gradient(run *r, int rank, lks_store *store, lks_distributed_optimizer *optimizer) {
     double values[MAX_VALUES];
     size_t count = lksi_store_padded_count(store);
@@ -216,7 +217,7 @@ static int average(void *argument) {
 
 /* --- splits --- */
 
-/* Cuts at random places, so that some ranks have nothing; a rank may take its part in pieces. */
+/* The cuts are at random places, so some ranks have no samples. A rank may process its part in pieces. */
 static run split_at_random(uint64_t seed, bool is_double, int n_ranks, uint64_t split) {
     run r = {.seed = seed, .is_double = is_double};
     int left = MAX_BATCH;
@@ -231,7 +232,7 @@ static run split_at_random(uint64_t seed, bool is_double, int n_ranks, uint64_t 
     return r;
 }
 
-/* The largest ||difference|| / ||gradient|| of a tensor. */
+/* The largest ||difference|| / ||gradient|| over all tensors. */
 static double difference(const run *a, const run *b) {
     double largest = 0;
     for (int t = 0; t < a->n_tensors; t++) {

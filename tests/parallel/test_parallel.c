@@ -1,4 +1,4 @@
-/* Data parallelism: both strategies give the same bits, and what one rank would compute. */
+/* Data parallelism: both strategies give the same bits, and agree with one rank. */
 #include "ranks.h"
 
 #include "parallel/parallel_internal.h"
@@ -9,15 +9,15 @@
 
 enum { GLOBAL_BATCH = 24, N_FEATURES = 6, N_CLASSES = 3, N_STEPS = 4, MAX_RANKS = 8, MAX_PARAMETERS = 256 };
 
-/* How a test wants its ranks to train, and what came out. */
+/* How the ranks of a test train, and the results. */
 typedef struct run {
     bool is_shared;
-    int counts[MAX_RANKS]; /* samples of each rank; all 0: even parts */
+    int counts[MAX_RANKS]; /* samples of each rank; all 0: equal parts */
     int use_adam;
     char hex[MAX_RANKS][65];
     float values[MAX_PARAMETERS]; /* rank 0's, at the end */
     double loss;                  /* of the last step, over all ranks */
-    int64_t step_allocations;     /* in the last step, all ranks together */
+    int64_t step_allocations;     /* in the last step, of all ranks */
 } run;
 
 typedef struct model {
@@ -77,7 +77,7 @@ static int train_steps(run *r, lks_group *group, const model *m, lks_store *stor
         }
         RANK_OK(lks_distributed_optimizer_step(optimizer, &mine, &sums));
         if (lks_group_rank(group) == 0) r->step_allocations = lks_memory_allocation_count() - before;
-        /* Nobody goes on to create or destroy things while another still counts. */
+        /* No rank may create or destroy objects while another still counts. */
         RANK_OK(lks_barrier(group, NULL));
     }
     if (lks_group_rank(group) == 0) r->loss = sums.loss / sums.n_samples;
@@ -93,7 +93,7 @@ static int train(void *argument) {
     RANK_OK(lks_init(&group, NULL));
     int rank = lks_group_rank(group);
     model m = build(8);
-    /* Private stores begin with other values on every rank: broadcasting must make them equal. */
+    /* Private stores start with different values on every rank. The broadcast must make them equal. */
     if (r->is_shared) {
         RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_distributed_options){.seed = 3}));
     } else {
@@ -127,7 +127,7 @@ static void both_strategies_give_the_same_bits_on_all_ranks(void **state) {
         }
 }
 
-/* f32 sums in another order differ by a few roundings of the largest term, over 4 steps of lr 0.5. */
+/* f32 sums in another order differ by a few roundings of the largest term, over 4 steps with lr 0.5. */
 static void check_like_one_rank(run *r, int size) {
     run one = {.is_shared = true};
     run_ranks(1, train, &one);
@@ -222,7 +222,7 @@ static void a_replica_that_differs_is_named_with_its_parameter(void **state) {
     }
 }
 
-/* A rank that dies between the barriers leaves its count odd, or behind the others'; here the test sets it so. */
+/* If a rank dies between the barriers, its update count is odd or behind the others'. The test sets such counts. */
 static int die_in_an_update(void *argument) {
     const uint64_t *counts = argument;
     lks_group *group;
@@ -256,7 +256,7 @@ static void torn_parameters_cannot_be_read(void **state) {
         run_ranks(2, die_in_an_update, (void *)(uintptr_t)counts[i]);
 }
 
-/* Equal rules whose padding bytes differ. */
+/* The rules are equal, but their padding bytes differ. */
 static int create_with_other_padding(void *argument) {
     (void)argument;
     lks_group *group;
@@ -296,7 +296,7 @@ static int step_without_samples(void *argument) {
     RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
     RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &sgd));
     RANK_CHECK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){0}, NULL) == LKS_ERR_ARGUMENT);
-    RANK_OK(lks_barrier(group, NULL)); /* the group lives on */
+    RANK_OK(lks_barrier(group, NULL)); /* the group is usable */
     lks_distributed_optimizer_destroy(optimizer);
     RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, &bad) == LKS_ERR_ARGUMENT);
     RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, NULL) == LKS_ERR_ARGUMENT);
@@ -311,8 +311,8 @@ static void senseless_steps_and_rules_are_refused(void **state) {
     run_ranks(1, step_without_samples, NULL);
 }
 
-/* Each kind of call in a group of its own: what rank 0 alone was not given fails the group, and rank 1 does not wait.
- */
+/* Each kind of call runs in a group of its own. A NULL argument on rank 0 alone fails the group, and rank 1 does not
+ * wait. */
 enum {
     CREATE_WITHOUT_STORE,
     CREATE_NOWHERE,

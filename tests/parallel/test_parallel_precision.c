@@ -1,5 +1,4 @@
-/* Ranks whose products round their operands to bf16: the same bits on all of them and in every run, and none that
- * rounds differently from the others. */
+/* Products with operands rounded to bf16: the same bits on all ranks and in every run. All ranks round alike. */
 #include "ranks.h"
 
 #include "base/base.h"

@@ -1,11 +1,11 @@
-/* Gradient compression by matrices of low rank. */
+/* Gradient compression by low-rank matrices (PowerSGD). */
 #include "compressed.h"
 
 static const lks_compression rank_1 = {.kind = LKS_COMPRESS_POWERSGD, .rank = 1};
 static const lks_compression rank_4 = {.kind = LKS_COMPRESS_POWERSGD, .rank = 4};
 
-/* Every weight of the model gets a matrix of rank 1 from each rank: u v^T, the same direction on all ranks or one on
- * each. */
+/* Each rank contributes a rank-1 matrix u v^T for every weight of the model. The direction is the same on all ranks, or
+ * each rank has its own. */
 static int bring_rank_1(const compressed *c, int step, int rank, bool is_own_direction) {
     for (int t = 0; t < lks_store_n_tensors(c->store); t++) {
         lks_parameter_view view = lks_store_parameter(c->store, t);
@@ -23,7 +23,7 @@ static int bring_rank_1(const compressed *c, int step, int rank, bool is_own_dir
     return 0;
 }
 
-/* A few roundings of f32 in sums of a thousand products. */
+/* The tolerance is a few f32 roundings in sums of a thousand products. */
 static int is_exact_in_every_step(compressed *c, int rank, bool is_own_direction) {
     float *exact = lksi_alloc_array(whole(c), sizeof(float));
     for (int step = 0; step < 4; step++) {
@@ -63,7 +63,7 @@ static void matrices_of_that_rank_are_exact(void **state) {
     for (int size = 1; size <= 4; size++) run_threads(size, exact_with_a_column_per_direction, NULL);
 }
 
-/* What all ranks hold back, in the flat array's layout. */
+/* The sum of what all ranks hold back, in the layout of the flat array. */
 static lks_status all_held_back(const compressed *c, double *held) {
     const lksi_power_compression *power = &c->compressor->power;
     float *stored = lksi_alloc_array(whole(c), sizeof *stored);
@@ -83,7 +83,8 @@ static double norm(const double *values, size_t count) {
     return sqrt(sum);
 }
 
-/* The same gradients in every step: their mean is approached, as all that was not applied is still held back. */
+/* With the same gradients in every step, their mean is approached, because what was not applied is held back for later
+ * steps. */
 static int nothing_is_lost(int rank, int size, void *argument) {
     enum { N_STEPS = 40 };
     (void)rank, (void)argument;
@@ -99,13 +100,13 @@ static int nothing_is_lost(int rank, int size, void *argument) {
         MUST(bits_agree(&c));
         for (size_t i = 0; i < whole(&c); i++) applied[i] += (double)flat(&c)[i];
         MUST_OK(all_held_back(&c, held));
-        /* Of sums of up to 40 steps of standard normal draws; a step rounds a few times. */
+        /* The tolerance: sums of up to 40 steps of standard normal draws, with a few roundings per step. */
         for (size_t i = 0; i < whole(&c); i++)
             MUST(fabs((step + 1) * brought[i] - applied[i] - held[i]) < 1e-5 * (step + 1) * size);
         if (step == 0) first = norm(held, parameters_end(&c));
     }
-    MUST(first > 0.5 * norm(brought, parameters_end(&c)));        /* noise has no low rank ... */
-    MUST(norm(held, parameters_end(&c)) < 0.5 * first * N_STEPS); /* ... and yet comes through */
+    MUST(first > 0.5 * norm(brought, parameters_end(&c)));        /* noise has no low rank, so much is held back ... */
+    MUST(norm(held, parameters_end(&c)) < 0.5 * first * N_STEPS); /* ... but it is applied in later steps */
     lksi_free(brought), lksi_free(applied), lksi_free(held);
     compressed_end(&c);
     return 0;
@@ -145,7 +146,7 @@ static void what_is_not_finite_is_seen_by_all_and_not_held_back(void **state) {
     run_threads(2, bad_values, NULL);
 }
 
-/* Gradients of 0, as a rank and a step may have, and then at the ends of f32's range. */
+/* Gradients of 0 on one rank and in one step, then gradients at the ends of f32's range. */
 static int odd_scales(int rank, int size, void *argument) {
     (void)rank, (void)size, (void)argument;
     compressed c = {0};
@@ -172,13 +173,13 @@ static void gradients_of_zero_and_of_any_scale_pass(void **state) {
     run_threads(2, odd_scales, NULL);
 }
 
-/* Two ranks exchange all that they sum: P and Q of three matrices, (16,27), (40,576) and (10,40), their 66 biases and
- * batch norm's 32 factors, each kept in whole cache lines. */
+/* Two ranks exchange only what they sum: P and Q of the matrices (16,27), (40,576) and (10,40), their 66 biases and the
+ * 32 factors of batch norm. Each of these takes whole cache lines. */
 static int few_bytes(int rank, int size, void *argument) {
     (void)rank, (void)size, (void)argument;
     compressed c = {0};
     uint64_t before = 0;
-    setenv("LOCKSTEP_TRANSPORT", "tcp", 1); /* of this process alone */
+    setenv("LOCKSTEP_TRANSPORT", "tcp", 1); /* in this process only */
     MUST_OK(compressed_begin(&c, &rank_1));
     (void)sent_nbytes(&c, &before);
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, parameters_end(&c)));
@@ -195,7 +196,7 @@ static void few_bytes_go_over_tcp(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_bytes_go_over_tcp), /* first: processes are forked before this one has threads */
+        cmocka_unit_test(few_bytes_go_over_tcp), /* must be first: it forks, so no thread may exist yet */
         cmocka_unit_test(matrices_of_that_rank_are_exact),
         cmocka_unit_test(what_is_left_out_comes_back_in_later_steps),
         cmocka_unit_test(what_is_not_finite_is_seen_by_all_and_not_held_back),

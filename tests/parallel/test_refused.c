@@ -1,11 +1,11 @@
-/* What the optimizer refuses: told on every rank, by name, and nothing of it is left behind. */
+/* What the optimizer refuses: every rank gets the error, it names the rank, and no state changes. */
 #include "strategy_run.h"
 
 #include <math.h>
 
 /* --- a step whose norm is not finite --- */
 
-/* Steps 0, 1 and 2; before step 1, where `is_bad`, one in which a pixel of rank 0 is infinite. */
+/* Trains steps 0, 1 and 2. If `is_bad`, an extra step with an infinite pixel on rank 0 comes before step 1. */
 static int train_around_a_bad_step(const strategy_run *r, int is_bad, char hex[65]) {
     strategy_rank *s = lksi_alloc(sizeof *s);
     lks_step_sums all, mine;
@@ -29,7 +29,7 @@ static int train_around_a_bad_step(const strategy_run *r, int is_bad, char hex[6
     return 0;
 }
 
-/* Adam's corrections depend on the number of steps. */
+/* Adam, because its corrections depend on the number of steps. */
 static int take_a_bad_step(void *argument) {
     char with[65], without[65];
     RANK_CHECK(train_around_a_bad_step(argument, 1, with) == 0);
@@ -49,7 +49,7 @@ static void a_step_without_a_norm_is_not_counted(void **state) {
 
 typedef struct bad_number {
     double value;
-    bool is_put_aside, is_weight; /* by accumulate; of the buffers, in place of the samples */
+    bool is_put_aside, is_weight; /* passed to accumulate; bad buffer_weight instead of bad n_samples */
 } bad_number;
 
 static int bring_a_bad_number(void *argument) {
@@ -80,11 +80,11 @@ static void a_number_of_samples_that_is_none_is_refused(void **state) {
 
 /* --- steps without a backward pass --- */
 
-/* A step with a pass that one has used already. */
+/* Takes a step with a pass that was already used. */
 static int refuse_again(const strategy_rank *s, lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     RANK_OK(lks_barrier(s->group, NULL));
     lks_status status = lks_distributed_optimizer_step(optimizer, mine, NULL);
-    RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER); /* of its own, or of who was quicker */
+    RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER); /* its own error, or that of the faster rank */
     RANK_CHECK(strstr(lks_error_text(), "ran no backward pass since the last step") != NULL);
     return 0;
 }
@@ -112,7 +112,7 @@ static void a_pass_is_good_for_one_step(void **state) {
             run_ranks(2, step_twice, (&(strategy_run){.strategy = (lks_strategy)strategy, .is_attached = is_attached}));
 }
 
-/* After a step of one optimizer of the store, another's. */
+/* Two optimizers of one store take turns. Then one of them takes a step without a new pass. */
 static int step_by_each(void *argument) {
     const strategy_run *r = argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -122,7 +122,7 @@ static int step_by_each(void *argument) {
     RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
     RANK_OK(lks_distributed_optimizer_create(&another, s->group, s->store, &rule));
     strategy_fill(s, 0);
-    for (int i = 0; i < 4; i++) { /* by turns */
+    for (int i = 0; i < 4; i++) { /* in turns */
         RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
         RANK_OK(lks_distributed_optimizer_step(i % 2 == 0 ? s->optimizer : another, &mine, NULL));
     }
@@ -140,7 +140,7 @@ static void a_pass_is_good_for_one_step_of_all_the_stores_optimizers(void **stat
             run_ranks(2, step_by_each, (&(strategy_run){.strategy = (lks_strategy)strategy, .n_steps = which}));
 }
 
-/* A step that no rank brings a sample to, or whose norm is not finite; then the pass is brought once more. */
+/* Takes a step without samples on any rank, or one whose norm is not finite. Then passes the same pass again. */
 static int retry(void *argument) {
     const strategy_run *r = argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -169,7 +169,7 @@ static void a_pass_is_used_by_a_step_that_is_refused(void **state) {
             run_ranks(2, retry, (&(strategy_run){.strategy = (lks_strategy)strategy, .clip_norm = clips * 0.1}));
 }
 
-/* Rank 1 puts a pass aside twice, or once more after the step that took it. */
+/* Rank 1 accumulates a pass twice, or accumulates it after the step that used it. */
 static int put_aside_twice(void *argument) {
     const int is_after_step = *(int *)argument;
     const strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED};
@@ -197,7 +197,7 @@ static void a_pass_is_good_for_one_piece(void **state) {
     for (int is_after_step = 0; is_after_step < 2; is_after_step++) run_ranks(2, put_aside_twice, &is_after_step);
 }
 
-/* Rank 1's. */
+/* Rank 1 attaches it. */
 static int attach_a_program_of_another_store(void *argument) {
     (void)argument;
     const strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED};
@@ -228,7 +228,7 @@ static lks_status refuse_gradient(void *context, int index) {
     return index == 0 ? lksi_error(LKS_ERR_NUMERIC, "not this one") : LKS_OK;
 }
 
-/* On rank 1; the other is given up by its error. */
+/* The backward pass fails on rank 1. The other rank gets rank 1's error. */
 static int step_after_half_a_pass(void *argument) {
     const strategy_run *r = argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -265,7 +265,7 @@ static void half_a_pass_is_no_step(void **state) {
                       (&(strategy_run){.strategy = (lks_strategy)strategy, .n_pieces = n_pieces}));
 }
 
-/* --- ranks that mean different things --- */
+/* --- ranks with different arguments --- */
 
 static int be_a_step_behind(void *argument) {
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -285,7 +285,7 @@ static void ranks_in_different_steps_are_told_so(void **state) {
         run_ranks(2, be_a_step_behind, (&(strategy_run){.strategy = (lks_strategy)strategy}));
 }
 
-/* A store of its own: weight (n_outputs, n_inputs), and a bias where there is to be one more tensor. */
+/* Creates a store of its own: weight (n_outputs, n_inputs), and a bias if one more tensor is wanted. */
 static int create_plain_store(lks_graph *g, int64_t n_outputs, int64_t n_inputs, int has_bias, lks_store **store) {
     lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, n_inputs});
     lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
@@ -363,7 +363,7 @@ static lks_status pass_null(null_argument which, strategy_rank *s) {
     return LKS_OK;
 }
 
-/* One rank passes it; the others do not wait for its next call. */
+/* One rank passes NULL. The others do not wait for its next call. */
 static int pass_null_on_one(void *argument) {
     static const char *const texts[N_NULL_ARGUMENTS] = {"distributed_store_create: `store` is NULL",
                                                         "distributed_optimizer_create: `optimizer` is NULL",
@@ -409,7 +409,7 @@ static void a_pointer_that_is_null_is_named(void **state) {
     run_ranks(1, pass_no_group, (&(strategy_run){.strategy = LKS_STRATEGY_BUCKETED}));
 }
 
-/* --- another group than the store's --- */
+/* --- a group other than the store's --- */
 
 static int use_another_group(void *argument) {
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -420,7 +420,7 @@ static int use_another_group(void *argument) {
     RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
     RANK_OK(lks_group_split(s->group, lks_group_rank(s->group) / 2, 0, &half));
     RANK_OK(lks_store_create(&plain, s->loss, NULL));
-    RANK_OK(lks_distributed_optimizer_create(&optimizer, half, plain, &rule)); /* which belongs to none */
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, half, plain, &rule)); /* the rule belongs to no group */
     lks_distributed_optimizer_destroy(optimizer);
     lks_status status = lks_distributed_optimizer_create(&optimizer, half, s->store, &rule);
     RANK_CHECK(status == LKS_ERR_ARGUMENT);

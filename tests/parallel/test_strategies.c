@@ -1,5 +1,5 @@
 /* labels: busy */
-/* Every strategy gives the same bits: by any transport, at any number of ranks, size of buckets, overlapped or not. */
+/* Every strategy gives the same bits, with any transport, number of ranks and bucket size, overlapped or not. */
 #define _GNU_SOURCE /* affinity */
 #include "strategy_run.h"
 
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 static const int sizes[] = {1, 2, 3, 5, 8};
-static const size_t bucket_sizes[] = {1, 100000, 1 << 30}; /* bytes: as small as it gets, a few, one alone */
+static const size_t bucket_sizes[] = {1, 100000, 1 << 30}; /* bytes: the minimum, a few buckets, a single bucket */
 static const int few_sizes[] = {2, 3, 8};
 enum { N_SIZES = IS_SLOW_BUILD ? 3 : 5, N_FEW_SIZES = IS_SLOW_BUILD ? 1 : 3, N_BUCKET_SIZES = IS_SLOW_BUILD ? 1 : 3 };
 
@@ -18,7 +18,7 @@ static void check_same(const strategy_run *r, const strategy_run *shared, int si
     assert_true(r->norm == shared->norm && r->loss == shared->loss);
 }
 
-/* --- as processes, which are forked before anything starts a thread --- */
+/* --- as processes, which are forked before any thread starts --- */
 
 static int train_process(int rank, int size, void *argument) {
     (void)rank, (void)size;
@@ -53,7 +53,7 @@ static void processes_give_the_same_bits_by_every_strategy(void **state) {
     munmap(r, sizeof *r);
 }
 
-/* Nothing was asked for: over tcp the size is measured, and the strategy is bucketed. */
+/* With default options over tcp, the bucket size is measured and the strategy is bucketed. */
 static int choose_by_itself(int rank, int size, void *argument) {
     (void)argument, (void)rank;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -65,7 +65,7 @@ static int choose_by_itself(int rank, int size, void *argument) {
     int64_t mine, least, greatest;
     MUST_OK(lksi_bucket_nbytes_find(s->group, 1 << 20, &nbytes));
     mine = (int64_t)nbytes;
-    MUST(mine >= 64 << 10 && mine <= 1 << 16); /* 16 buckets at least, of 64 KiB at least */
+    MUST(mine >= 64 << 10 && mine <= 1 << 16); /* at least 16 buckets of at least 64 KiB */
     MUST_OK(lks_all_reduce(s->group, &mine, &least, 1, LKS_I64, LKS_MIN, NULL));
     MUST_OK(lks_all_reduce(s->group, &mine, &greatest, 1, LKS_I64, LKS_MAX, NULL));
     MUST(least == greatest);
@@ -78,8 +78,8 @@ static void over_tcp_the_bucket_size_is_measured_and_agreed(void **state) {
     run_processes(3, choose_by_itself, NULL);
 }
 
-/* Where bits depend on where buckets are cut, nothing is measured: the optimizer's exchange, a split, and nothing else.
- */
+/* If the bits depend on where buckets are cut, nothing is measured. Creation takes only the optimizer's exchange and a
+ * split. */
 static int create_without_measuring(int rank, int size, void *argument) {
     (void)rank, (void)size;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -116,7 +116,7 @@ static int ask_for_shared_over_tcp(int rank, int size, void *argument) {
          LKS_ERR_UNSUPPORTED);
     MUST_SAY("strategy 'shared' needs ranks that share memory; the 2 ranks of this group talk over tcp");
     s->store = NULL;
-    MUST_OK(lks_barrier(s->group, NULL)); /* the group lives on */
+    MUST_OK(lks_barrier(s->group, NULL)); /* the group is usable */
     strategy_destroy(s);
     return 0;
 }
@@ -126,8 +126,8 @@ static void a_shared_replica_over_tcp_is_refused(void **state) {
     run_processes(2, ask_for_shared_over_tcp, NULL);
 }
 
-/* A rank dies while the others are in their backward passes or wait for the step; both tell it that they have left the
- * call before. */
+/* A rank dies while the others are in their backward passes or wait for the step. Before that, both of them have told
+ * it that they left the previous call. */
 static int lose_a_rank(int rank, int size, void *argument) {
     (void)size, (void)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -165,13 +165,13 @@ static bool are_factors_offered(void) {
     return device->ops->row_product != NULL && device->ops->row_product(device) != NULL;
 }
 
-/* Where the device can, a shared replica that is attached multiplies what it can first in the step. */
+/* If the device supports it, an attached shared replica multiplies the factors of gradients in the step. */
 static void compare_factors(const strategy_run *shared, strategy_run r, int size) {
     r.strategy = LKS_STRATEGY_SHARED, r.is_attached = 1;
     run_ranks(size, strategy_train, &r);
     check_same(&r, shared, size);
     bool are_left = are_factors_offered() && size > 1 && r.clip_norm == 0 && !r.is_recurrent && r.n_pieces == 0;
-    int n_idle = r.has_idle_ranks ? (S_STEPS + size - 1) / size : 0; /* steps of rank 0 */
+    int n_idle = r.has_idle_ranks ? (S_STEPS + size - 1) / size : 0; /* steps in which rank 0 is idle */
     assert_int_equal(r.n_factored, are_left ? S_STEPS - n_idle : 0);
     if (!r.has_idle_ranks) assert_int_equal(r.step_allocations, 0);
 }
@@ -203,7 +203,7 @@ static void so_they_do_with_clipping(void **state) {
     for (int i = 0; i < N_FEW_SIZES; i++) compare((strategy_run){.clip_norm = 0.1}, few_sizes[i]);
 }
 
-/* One gradient of an LSTM is a copy of another. */
+/* In an LSTM, one bias gradient is a copy of the other. */
 static void so_they_do_where_gradients_are_made_of_others(void **state) {
     (void)state;
     for (int i = 0; i < N_FEW_SIZES && few_sizes[i] <= 3; i++)
@@ -221,7 +221,7 @@ static void so_they_do_where_pieces_are_put_aside(void **state) {
     compare((strategy_run){.n_pieces = 2, .has_idle_ranks = 1, .clip_norm = 0.2}, 3);
 }
 
-/* Long enough for a shared replica to try both. */
+/* Enough steps for a shared replica to try both ways. */
 static void so_they_do_through_the_caches_and_past_them(void **state) {
     (void)state;
     static strategy_run shared, bucketed;
@@ -257,7 +257,7 @@ static void state_is_divided_among_the_ranks(void **state) {
         }
 }
 
-/* --- what is not right --- */
+/* --- errors --- */
 
 static int disagree(void *argument) {
     const lks_distributed_options *options = argument;
@@ -278,9 +278,9 @@ static void ranks_with_other_strategies_or_buckets_are_told_so(void **state) {
     run_ranks(2, disagree, ((lks_distributed_options[]){{.bucket_nbytes = 4096}, {.bucket_nbytes = 8192}}));
 }
 
-/* --- a shared replica's gradients are not sent, but need not be there either --- */
+/* --- gradients left as factors by a shared replica: they are not sent, and do not exist as tensors --- */
 
-/* A pass of an attached program, twice, a step; a pass again, and `meddle`. */
+/* Runs a pass of an attached program twice, then a step. Then runs a pass again and calls `meddle`. */
 static int leave_factors(lks_status (*meddle)(strategy_rank *, const lks_step_sums *)) {
     strategy_rank *s = lksi_alloc(sizeof *s);
     strategy_run plan = {.strategy = LKS_STRATEGY_SHARED, .is_attached = 1};
@@ -311,7 +311,7 @@ static lks_status check_gradients(strategy_rank *s, const lks_step_sums *mine) {
     return lks_check_gradients(s->group, s->store, 1);
 }
 
-/* By another optimizer of the store. */
+/* Takes the step with another optimizer of the store. */
 static lks_status step_by_another(strategy_rank *s, const lks_step_sums *mine) {
     lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
     lks_distributed_optimizer *another;
@@ -319,10 +319,10 @@ static lks_status step_by_another(strategy_rank *s, const lks_step_sums *mine) {
     LKS_TRY(lks_barrier(s->group, NULL));
     lks_status status = lks_distributed_optimizer_step(another, mine, NULL);
     lks_distributed_optimizer_destroy(another);
-    return status == LKS_ERR_PEER ? LKS_ERR_STATE : status; /* the other rank may have told this one */
+    return status == LKS_ERR_PEER ? LKS_ERR_STATE : status; /* this rank may get the other rank's error */
 }
 
-/* The optimizer whose step would have multiplied them is gone. */
+/* The optimizer whose step would have multiplied the factors was destroyed. */
 static lks_status step_by_the_next(strategy_rank *s, const lks_step_sums *mine) {
     lks_distributed_optimizer_destroy(s->optimizer);
     s->optimizer = NULL;
@@ -335,7 +335,7 @@ static int check_factors(void *argument) { return (void)argument, leave_factors(
 static int hand_factors_over(void *argument) { return (void)argument, leave_factors(step_by_another); }
 static int leave_factors_behind(void *argument) { return (void)argument, leave_factors(step_by_the_next); }
 
-/* Who has how much of a weight multiplies as much of it. */
+/* Each rank multiplies as much of a weight as it owns. */
 static int find_own_part(void *argument) {
     (void)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -349,7 +349,8 @@ static int find_own_part(void *argument) {
         if (end > offset + count) end = offset + count;
         if (end > begin) mine += end - begin;
     }
-    if (are_factors_offered()) RANK_CHECK(mine >= count / size - 16 && mine <= count / size + 16); /* a cache line */
+    if (are_factors_offered())
+        RANK_CHECK(mine >= count / size - 16 && mine <= count / size + 16); /* within a cache line */
     strategy_destroy(s);
     return 0;
 }
@@ -374,7 +375,7 @@ typedef struct company {
     char hex[65];
 } company;
 
-/* Two steps; where it has company, another optimizer of the store is made between the first one's pass and it. */
+/* Takes two steps. If `has_another`, another optimizer of the store is created between the first pass and its step. */
 static int step_in_company(void *argument) {
     company *c = argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -411,7 +412,7 @@ static void another_optimizer_of_the_store_changes_no_bit(void **state) {
     }
 }
 
-/* An attached pass, then one of a program that is not; the step takes in the second. */
+/* An attached pass, then a pass of a program that is not attached. The step uses the second. */
 typedef struct mixture {
     lks_strategy strategy;
     int has_first;
@@ -440,7 +441,7 @@ static int mix_passes(void *argument) {
         RANK_CHECK(strategy_bind(s, &plan, 4, other) == 0);
         RANK_OK(lks_program_forward(other));
         lks_status status = lks_program_backward(other, 8);
-        RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER); /* the other rank may have told this one */
+        RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER); /* this rank may get the other rank's error */
         lks_program_destroy(other);
     }
     strategy_destroy(s);
@@ -478,7 +479,8 @@ static void what_one_rank_expects_is_checked_on_all(void **state) {
         run_ranks(2, expect_another_number, &(lks_strategy){(lks_strategy)strategy});
 }
 
-/* The last two: RUN_TWICE where another optimizer was made for the store, and may be gone again. */
+/* The last two are RUN_TWICE with another optimizer of the store: it still exists (BESIDE), or was destroyed
+ * (BEHIND). */
 typedef enum misuse { PUT_ASIDE, RUN_TWICE, BRING_NOTHING, LEAVE, RUN_TWICE_BESIDE, RUN_TWICE_BEHIND } misuse;
 
 static lks_status make_another(const strategy_rank *s, misuse how, lks_distributed_optimizer **another) {
@@ -518,7 +520,7 @@ static int use_wrongly(void *argument) {
         lks_status status = how == PUT_ASIDE ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
                             : how == BRING_NOTHING
                                 ? lks_distributed_optimizer_step(s->optimizer, &(lks_step_sums){0}, NULL)
-                            : how == LEAVE ? LKS_ERR_STATE /* what the others are told */
+                            : how == LEAVE ? LKS_ERR_STATE /* what the other ranks are told */
                                            : run_again(s->programs[4]);
         RANK_CHECK(status == LKS_ERR_STATE);
         RANK_CHECK(how == LEAVE || strstr(lks_error_text(), "rank 0") != NULL);
@@ -543,8 +545,8 @@ static lks_status count_gradient(void *context, int index) {
     return LKS_OK;
 }
 
-/* A program goes over to an optimizer of a plain store's that overlaps nothing: the one before hears no more of it, but
- * a callback of the caller's own stays. */
+/* A program is attached to an optimizer of a plain store that overlaps nothing. The previous optimizer gets no more
+ * callbacks from it. A callback of the user stays. */
 static int attach_elsewhere(void *argument) {
     strategy_rank *s = lksi_alloc(sizeof *s);
     lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
@@ -578,7 +580,7 @@ static int attach_elsewhere(void *argument) {
     return 0;
 }
 
-/* A barrier, and what higher rooms make of exchanges, all between a backward pass and its step, which goes on. */
+/* A barrier, and a collective of a higher room, between a backward pass and its step. The step still succeeds. */
 static int use_the_group_meanwhile(void *argument) {
     strategy_rank *s = lksi_alloc(sizeof *s);
     lks_step_sums mine;
@@ -595,7 +597,7 @@ static int use_the_group_meanwhile(void *argument) {
     return 0;
 }
 
-/* Another store of the same model, in the same group. */
+/* The optimizer belongs to another store of the same model, in the same group. */
 static int use_another_optimizer_meanwhile(void *argument) {
     strategy_run *plan = argument;
     strategy_rank *s = lksi_alloc(sizeof *s), *other = lksi_alloc(sizeof *other);
@@ -630,7 +632,7 @@ static int use_another_optimizer_meanwhile(void *argument) {
     return 0;
 }
 
-/* A thread reduces buckets at that time. */
+/* A thread reduces buckets during that time. */
 static void over_tcp_the_group_belongs_to_the_backward_pass_until_its_step(void **state) {
     (void)state;
     lks_status status = LKS_OK;
@@ -654,9 +656,9 @@ static void over_tcp_a_program_may_go_over_to_another_optimizer(void **state) {
     if (lks_spawn(2, LKS_PROCESSES, attach_elsewhere, &plan) != LKS_OK) fail_msg("%s", lks_error_text());
 }
 
-/* --- what happens when --- */
+/* --- the order of events --- */
 
-/* All buckets are reduced before the step; nobody waits for that but this test. */
+/* All buckets are reduced before the step. Only this test waits for that. */
 static int reduce_before_the_step(void *argument) {
     enum { PATIENCE_S = 60 };
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -688,7 +690,7 @@ static void over_tcp_attached_programs_have_their_buckets_reduced_before_the_ste
     }
 }
 
-/* The optimizer of a rank of `size` on one CPU. */
+/* Creates the optimizer of a rank of `size` ranks that share one CPU. */
 static int share_a_cpu(int rank, int size, void *argument) {
     strategy_run plan = {.transport = argument, .strategy = LKS_STRATEGY_BUCKETED};
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -742,7 +744,7 @@ static void the_first_bucket_is_small(void **state) {
     run_ranks(2, create_large, (&(strategy_run){.strategy = LKS_STRATEGY_BUCKETED, .bucket_nbytes = 3 << 20}));
 }
 
-/* How ranks of one host share `n_outputs` times 1025 parameters if they may choose. */
+/* The strategy that `auto` chooses for ranks of one host with `n_outputs` times 1025 parameters. */
 static int look_at_one(lks_group *group, int64_t n_outputs, lks_strategy expected) {
     lks_store *store;
     lks_graph *g = lks_graph_create(lks_device_default(group));
@@ -765,7 +767,8 @@ static int look_at_auto(void *argument) {
     bool is_alone = lks_group_size(group) == 1;
     RANK_CHECK(look_at_one(group, 10, is_alone ? LKS_STRATEGY_SHARED : LKS_STRATEGY_SHARDED) == 0);
     RANK_CHECK(look_at_one(group, most, is_alone ? LKS_STRATEGY_SHARED : LKS_STRATEGY_SHARDED) == 0);
-    RANK_CHECK(look_at_one(group, most + 2, LKS_STRATEGY_SHARED) == 0); /* one more may still fit without padding */
+    RANK_CHECK(look_at_one(group, most + 2, LKS_STRATEGY_SHARED) ==
+               0); /* most + 1 may still fit, because padding is not needed */
     lks_group_destroy(group);
     return 0;
 }
@@ -775,7 +778,7 @@ static void ranks_of_one_host_have_copies_of_what_a_cache_holds(void **state) {
     for (int size = IS_SLOW_BUILD ? 2 : 1; size <= (IS_SLOW_BUILD ? 2 : 3); size++) run_ranks(size, look_at_auto, NULL);
 }
 
-/* The last bucket's hook fails on every rank: by then the first may be updated. */
+/* The hook of the last bucket fails on every rank. The first bucket may be updated by then. */
 static lks_status fail_at_the_end(void *context, lks_group *group, const lks_bucket *bucket) {
     (void)context;
     if (bucket->first + bucket->count == bucket->n_elements) return LKS_ERR_STATE;
@@ -806,7 +809,8 @@ static void a_step_that_fails_in_its_update_leaves_torn_parameters(void **state)
     run_ranks(2, fail_in_the_update, NULL);
 }
 
-/* Rank 1 gives up when the others have begun to update: they have met it once, and wait for it behind their update. */
+/* Rank 1 fails while the others update: they have passed the first exchange with it, and wait for it after their
+ * update. */
 static int fail_while_it_takes_turns(void *argument) {
     (void)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -835,7 +839,7 @@ static void where_arrays_take_turns_parameters_are_never_torn(void **state) {
     run_ranks(3, fail_while_it_takes_turns, NULL);
 }
 
-/* The arrays have taken turns since the forward pass: what it read is gone. */
+/* The arrays were swapped after the forward pass, so the values that it read are gone. */
 static int step_between_the_passes(void *argument) {
     (void)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);

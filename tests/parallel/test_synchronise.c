@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* Synchronised batch norm: a batch divided among ranks in any way gives what one rank with all of it gets. That one
- * uses the batch norm of its own batch, whose kernels are others. */
+/* Synchronised batch norm: a batch divided among ranks in any way gives the results of one rank with the whole batch.
+ * That one rank uses plain batch norm, which has other kernels. */
 #include "ranks.h"
 
 #include "comm/ranks.h"
@@ -15,14 +15,14 @@
 enum { BATCH = 24, CHANNELS = 3, SIDE = 5, N_CLASSES = 4, MAX_RANKS = 8, MAX_TENSORS = 24, MAX_COUNT = 4096 };
 enum { SAMPLE = CHANNELS * SIDE * SIDE };
 
-/* Everything there is to compare after a step: the loss, the sums of all gradients, the running statistics. */
+/* All that is compared after a step: the loss, the sums of all gradients, the running statistics. */
 typedef struct outcome {
     double loss;
     int n_parameters, n_tensors;
     char names[MAX_TENSORS][40];
     int64_t counts[MAX_TENSORS];
     double values[MAX_TENSORS][MAX_COUNT]; /* of parameters: the gradient; of buffers: the new value */
-    char hex[65];                          /* of all that is trained */
+    char hex[65];                          /* hash of all trained values */
 } outcome;
 
 typedef struct run {
@@ -30,7 +30,7 @@ typedef struct run {
     lks_type precision;
     int is_synchronised, is_shifted;
     lks_strategy strategy;
-    int is_attached; /* gradients are on their way when the pass ends, and are not read */
+    int is_attached; /* gradients are in transit when the pass ends, and are not read */
     int n_ranks, counts[MAX_RANKS];
     outcome *result; /* written by rank 0 */
 } run;
@@ -47,7 +47,7 @@ static lks_node *conv_bn(lks_node *x, int64_t channels, const char *conv, const 
                                &(lks_batch_norm_options){.is_synchronised = is_synchronised});
 }
 
-/* Batch norms with and without ReLU, of images and of features, one of them of the input itself. */
+/* Batch norms with and without ReLU, of images and of features. One of them normalises the input itself. */
 static int build(model *m, const run *r) {
     RANK_OK(lks_device_create(&m->device, &(lks_device_options){.name = r->device, .precision = r->precision}));
     m->graph = lks_graph_create(m->device);
@@ -74,7 +74,7 @@ typedef union batch {
     double f64[BATCH * SAMPLE];
 } batch;
 
-/* Each rank's samples differ from the others' in mean and size, so that what one rank sees tells little of the rest. */
+/* The ranks' samples differ in mean and scale, so that one rank's statistics are far from those of the whole batch. */
 static void fill(const run *r, batch *x, int32_t *labels) {
     for (int i = 0; i < BATCH * SAMPLE; i++) {
         int sample = i / SAMPLE;
@@ -122,7 +122,7 @@ static int read_statistics(const lks_store *store, outcome *result) {
     return 0;
 }
 
-/* A rank without samples runs on the first one, which is not its own. */
+/* A rank without samples runs on the first sample of the batch, which belongs to another rank. */
 static int pass(const run *r, const model *m, lks_store *store, lks_distributed_optimizer *optimizer,
                 lks_group *statistics, int begin, int count, double *loss) {
     static _Thread_local batch x;
@@ -236,22 +236,22 @@ static void any_split_computes_what_one_rank_does(void **state) {
     check_splits((run){.device = "reference", .precision = LKS_F64}, 1e-12);
 }
 
-/* The cpu device's kernels add in f32, in an order that depends on how many samples there are. */
+/* The cpu device's kernels add in f32, in an order that depends on the number of samples. */
 static void any_split_computes_what_one_rank_does_in_f32(void **state) {
     (void)state;
     check_splits((run){.device = "reference"}, 1e-6);
     check_splits((run){.device = "cpu"}, 4e-6);
 }
 
-/* Inputs of 1000 plus or minus 3: sums of squares in f32 would leave the variance one digit. What a mean in f32 is off
- * by, 3e-5, shows in the outputs. */
+/* Inputs of 1000 plus or minus 3: with sums of squares in f32 the variance would have one correct digit. The error of a
+ * mean in f32, 3e-5, shows in the outputs. */
 static void the_variance_of_large_inputs_is_not_lost(void **state) {
     (void)state;
     check_splits((run){.device = "reference", .is_shifted = 1}, 1e-4);
     check_splits((run){.device = "cpu", .is_shifted = 1}, 1e-4);
 }
 
-/* Those without samples among them. */
+/* Includes splits with ranks that have no samples. */
 static void attached_programs_of_any_split_give_the_same_bits(void **state) {
     (void)state;
     static outcome apart, attached;
@@ -278,7 +278,7 @@ typedef struct sharers {
     int32_t labels[BATCH];
 } sharers;
 
-/* Up to the first pass. */
+/* Everything before the first pass. */
 static int set_up(sharers *s) {
     const run r = {.device = "cpu", .is_synchronised = 1};
     RANK_OK(lks_init(&s->group, NULL));
@@ -320,7 +320,7 @@ static void a_program_that_knows_no_ranks_says_so(void **state) {
     run_ranks(1, run_without_ranks, NULL);
 }
 
-/* Rank 1 has no data in its second pass, and the others already wait for its sums. */
+/* Rank 1 has no data in its second pass while the others already wait for its sums. */
 static int fail_alone(void *argument) {
     (void)argument;
     static _Thread_local sharers own;
@@ -342,7 +342,7 @@ static void of_what_one_rank_fails_the_others_hear(void **state) {
     run_ranks(3, fail_alone, NULL);
 }
 
-/* Rank 1 is gone after the first pass, without a word. */
+/* Rank 1 exits after the first pass without leaving the group. */
 static int die_alone(int rank, int size, void *argument) {
     (void)size, (void)argument;
     static sharers s;
@@ -367,7 +367,7 @@ static void a_rank_that_dies_in_a_pass_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_that_dies_in_a_pass_is_named), /* it forks: before there are threads */
+        cmocka_unit_test(a_rank_that_dies_in_a_pass_is_named), /* must be first: it forks, so no thread may exist yet */
         cmocka_unit_test(any_split_computes_what_one_rank_does),
         cmocka_unit_test(any_split_computes_what_one_rank_does_in_f32),
         cmocka_unit_test(the_variance_of_large_inputs_is_not_lost),

@@ -33,8 +33,9 @@ import torch
 BATCH = 64
 STEPS = 100
 WEIGHT_SEED, FEATURE_SEED, LABEL_SEED = 1, 2, 3
-# Against the stored float64 column, of 9 digits: other BLAS libraries add in another order. In float32 the same
-# differences are 2^29 times larger, and a hundred steps of Adam, which divides by small numbers, carry them on.
+# Tolerances against the stored float64 column, which has 9 digits. Other BLAS libraries add in another order. In
+# float32 these differences are 2^29 times larger, and a hundred steps of Adam, which divides by small numbers, carry
+# them on.
 TOLERANCE = {"float64": 2e-8, "float32": 1e-4}
 
 
@@ -157,7 +158,7 @@ def main():
     arguments = parser.parse_args()
     if (arguments.model is None) == (arguments.check is None):
         parser.error("give either a model or --check FILE")
-    # The first of the generator's published vectors: a wrong generator would only show as a wrong loss.
+    # The first of the generator's published vectors. Without it, a wrong generator would only show as a wrong loss.
     assert [int(word) for word in words(0, 0, 1)[0]] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     torch.set_num_threads(1)
     if arguments.check:

@@ -29,8 +29,8 @@ from torch_resnet9 import ResNet9
 
 STEPS = 50
 make_curves.BATCH = 8
-# In float64 other libraries add in another order; in float32 that is 2^29 times larger, and this model, which normalises
-# over 8 elements, carries it on.
+# In float64, other libraries add in another order. In float32 these differences are 2^29 times larger, and this model,
+# which normalises over 8 elements, carries them on.
 TOLERANCE = {"float64": 1e-8, "float32": 0.1, "float32 without mkldnn": 0.1}
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 STEPS, WORDS, COLUMNS, COLUMN_LENGTH = 50, 50, 8, 1000
-# In float64 other libraries add in another order; in float32 that is 2^29 times larger.
+# In float64, other libraries add in another order. In float32 these differences are 2^29 times larger.
 TOLERANCE = {"float64": 2e-8, "float32": 1e-4}
 
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ROOT, LOG = sys.argv[1:3]
 lock = threading.Lock()
-n_requests = {}  # of each mode and file
+n_requests = {}  # by mode and file
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ import sys
 
 PAGES = sorted(glob.glob("docs/*.md") + glob.glob("docs/decisions/*.md")) + ["README.md", "CONTRIBUTING.md"]
 USER_PAGES = ("docs/launching.md", "docs/exercises.md", "docs/from-pytorch.md")
-# Flags of other programs that our sentences and tables name: Slurm's, Docker's, torchrun's.
+# Flags of other programs that our documentation names: Slurm's, Docker's, torchrun's.
 FOREIGN_FLAGS = {"--exact", "--ntasks-per-node", "--shm-size", "--redirects", "--tee", "--standalone",
                  "--oversubscribe", "--allow-run-as-root"}
 findings = []
@@ -91,7 +91,7 @@ def check_torch(page, text):
     for match in re.finditer(r"(?<![\w./\"])(torch|dist|nn|default_hooks|powerSGD_hook|ddp)((?:\.[A-Za-z_]\w*)+)", text):
         thing = roots[match.group(1)]
         for part in match.group(2).strip(".").split("."):
-            if part == "module": # of an instance
+            if part == "module": # an attribute of an instance
                 break
             thing = getattr(thing, part, None)
             if thing is None:
@@ -109,7 +109,7 @@ def main(arguments):
         helps = "".join(read(path) for path in arguments)
         for page in PAGES:
             text = read(page)
-            if page != "docs/style.md": # which explains how names are made
+            if page != "docs/style.md": # it explains how names are made
                 check_our_names(page, text, headers, sources)
             check_links(page, text)
             if page in USER_PAGES:

@@ -1,4 +1,4 @@
-/* Rank 1 ends in the way that the argument names, in the midst of the others' work. */
+/* Rank 1 ends in the way that the argument names, while the others are at work. */
 #include <lockstep/lockstep.h>
 
 #include <signal.h>

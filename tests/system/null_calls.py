@@ -8,7 +8,7 @@ import glob
 import re
 import sys
 
-ARRAYS_REQUIRED = {"lks_philox"}  # it is given arrays of fixed length
+ARRAYS_REQUIRED = {"lks_philox"}  # requires arrays of fixed length
 
 PROGRAM = r"""
 #include <lockstep/lockstep.h>

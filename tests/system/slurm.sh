@@ -1,18 +1,18 @@
-# A real Slurm on this machine, with as many nodes as asked for. Sourced, not run:
+# A real Slurm on this machine with any number of nodes. To be sourced:
 #
 #     . tests/system/slurm.sh
-#     slurm_start 3                 # nodes n1, n2, n3 with 4 CPUs each; fails with one line that says why it cannot
-#     srun -N 3 -n 3 hostname       # srun, sbatch, salloc, scancel, squeue, sinfo, scontrol are this Slurm's from here on
-#     slurm_stop                    # and at exit; also done by the kernel where this shell is killed
+#     slurm_start 3                 # nodes n1, n2, n3 with 4 CPUs each; on failure prints one line with the reason
+#     srun -N 3 -n 3 hostname       # srun, sbatch, salloc, scancel, squeue, sinfo, scontrol are now this Slurm's
+#     slurm_stop                    # also at exit; if this shell is killed, the kernel does it
 #
-# Needs root and Debian's slurm-wlm and munge. All of it, the jobs included, lives in namespaces of its own: its processes
-# end with their init, its addresses (10.78.0.1 is n1's) and its /etc/hosts are seen by nobody else. Each node is a slurmd
-# with its own name and address; the kernel, memory and loopback are shared.
+# Needs root and Debian's slurm-wlm and munge. Everything, including jobs, runs in its own namespaces: processes end
+# with their init, and nobody else sees the addresses (10.78.0.1 is n1's) and /etc/hosts. Each node is a slurmd with its
+# own name and address. The nodes share kernel, memory and loopback.
 # shellcheck shell=bash
 slurm_dir=
 slurm_namespaces=
 
-slurm_can() { # prints why not
+slurm_can() { # prints the reason if not
   local program
   for program in munged slurmctld slurmd srun unshare nsenter setpriv ip; do
     PATH=$PATH:/usr/sbin:/sbin command -v $program >/dev/null ||
@@ -51,7 +51,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4
 EOF
 }
 
-# What the init of the namespaces does: the daemons, then nothing more. $slurm_dir is its argument, then NODES.
+# The init of the namespaces: starts the daemons and waits. Its arguments are $slurm_dir and NODES.
 slurm_init='
 set -eu
 dir=$1
@@ -70,7 +70,7 @@ sleep infinity &
 wait
 '
 
-slurm_wrap() { # PROGRAM: the name is a command of the shell that sources this, and of what it starts
+slurm_wrap() { # PROGRAM: makes the name a command of the sourcing shell and its children
   local program
   program=$(command -v "$1")
   cat >"$slurm_dir/bin/$1" <<EOF
@@ -109,14 +109,14 @@ slurm_start() { # NODES [CPUS]: not in a subshell
   PATH=$slurm_dir/bin:$PATH
 }
 
-slurm_run() { # COMMAND...: where the nodes are, outside any job
+slurm_run() { # COMMAND...: runs in the namespaces of the nodes, outside any job
   nsenter --target "$slurm_namespaces" --mount --net --pid --uts --ipc \
     env SLURM_CONF="$slurm_dir/slurm.conf" sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"
 }
 
 slurm_stop() {
   [ -n "$slurm_dir" ] || return 0
-  # With its init dies all that lives in the namespace; unshare then ends, too.
+  # If its init dies, all processes of the namespace end. Then unshare ends, too.
   kill -9 "${slurm_namespaces:-$slurm_unshare}" 2>/dev/null
   wait "$slurm_unshare" 2>/dev/null
   PATH=${PATH#"$slurm_dir/bin:"}

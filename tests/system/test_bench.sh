@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: busy no-asan
-# lockstep bench, from the outside: every flag once, at tiny sizes; what it writes; what it refuses. No timings.
+# lockstep bench as a command: every flag once, with tiny sizes; its output; its errors. No timings are checked.
 # Usage: test_bench.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -13,11 +13,11 @@ run() {
   status=$?
 }
 
-# rows N: a heading and N rows, each without a wrong element
+# rows N: a heading and N rows, each without wrong elements
 rows() { [ "$(wc -l <"$work/out")" = $(($1 + 1)) ] && [ "$(grep -cE ' 0$' "$work/out")" = "$1" ]; }
 succeeded() { status_is 0 && [ ! -s "$work/err" ] && rows "$1"; }
 refused() { status_is 2 && [ "$(wc -l <"$work/err")" = 1 ] && err_has "$1"; }
-# json CONDITION: holds for every line of $work/json, an object `row` with the very keys
+# json CONDITION: it holds for every line of $work/json, an object `row` with exactly these keys
 json() {
   python3 - "$work/json" "$1" <<'PY'
 import json, sys
@@ -98,7 +98,7 @@ LOCKSTEP_ALGORITHM=ring,all_reduce=tree run bench all_reduce --ranks 2 --sizes 4
 check "an operation of its own after it is taken" eval 'status_is 0 && out_has " tree "'
 
 # --- tuning ---
-# Beside other tests the machine can be too busy to tell the sizes apart.
+# On a busy machine, small and large sizes may take equally long.
 tune() { for _ in 1 2 3 4 5; do run "$@"; err_has "tuning needs a small and a larger size" || return; done; }
 tune bench --tune --transport shm --ranks 2
 check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s; auto uses only those of tcp and mpi" && [ -s "$work/cache/lockstep/tuning.json" ]'
@@ -223,7 +223,7 @@ check "a damaged tuning file is not replaced" \
 mkfifo "$work/fifo"
 for _ in 1 2 3 4 5; do
   timeout 60 cat "$work/fifo" >"$work/read" &
-  sleep 0.5 # until it is there
+  sleep 0.5 # until it has started
   run bench all_reduce --ranks 2 --sizes 4 --json "$work/fifo"
   wait $!
   status_is 0 || break
@@ -249,8 +249,8 @@ status=$?
 check "too few descriptors are said to be this process's, in no call" \
   eval '[ $status != 0 ] && err_has "oo many open files here: the limit is 16, and ulimit -n" && ! err_has 1844674'
 
-# --- the comparison with other libraries, as far as it needs none of them ---
-python=$(python3 -c 'import sys; print(sys.executable)') # the program itself: what PATH finds may be a shim
+# --- the comparison with other libraries, without running any of them ---
+python=$(python3 -c 'import sys; print(sys.executable)') # the program itself, because the one in PATH may be a wrapper
 "$python" bench/comm.py --build "$build" --contenders ordinary,symmetric --operations all_reduce,all_gather --ranks 2,3 \
   --sizes 4,1K --repetitions 2 --json "$work/comm.json" >"$work/out" 2>"$work/err"
 status=$?

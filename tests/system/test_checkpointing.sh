@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Checkpoints while training, as users have them: runs that are killed at any moment, or asked to stop, go on to the bits
-# of one that was left alone. Usage: test_checkpointing.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
-# What needs a data set or root says so where they are missing.
+# Checkpoints while training, from the command line: runs that are killed at any moment, or asked to stop, resume with
+# the bits of an undisturbed run. Usage: test_checkpointing.sh BUILD_DIR. Prints a line per behaviour; fails if one
+# does. Tests that need a data set or root are skipped with a message.
 set -u
 # shellcheck source=tests/system/common.sh
 . "$(dirname "$0")/common.sh"
@@ -20,7 +20,7 @@ done
 text=("$build/examples/language_model" --data "$work/text" --hidden 64 --bptt 8 --batch 12 --decay none --lr 1 --dropout 0.3)
 mlp=("$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 --samples 1540)
 
-# --- what the checks are made of ---
+# --- helper functions ---
 
 start() { # RANKS COMMAND...: in the background
   local ranks=$1
@@ -30,16 +30,16 @@ start() { # RANKS COMMAND...: in the background
   launcher=$!
 }
 finish() { # sets $status
-  { wait "$launcher"; } 2>/dev/null # bash tells of what was killed
+  { wait "$launcher"; } 2>/dev/null # hides bash's messages about killed processes
   status=$?
   launcher=
-  for _ in $(seq 6000); do # of a launcher that was killed, ranks may be about to end, once the disk has what they wrote
+  for _ in $(seq 6000); do # ranks of a killed launcher may still be about to end, after their writes reached the disk
     pgrep -f "$work" >/dev/null || return
     sleep 0.01
   done
 }
-ranks_of() { pgrep -P "$1" -f "^$build/examples/"; } # and not its guard, whose command line is the launcher's
-newest() { # DIRECTORY: the largest step that has a checkpoint; 0: none
+ranks_of() { pgrep -P "$1" -f "^$build/examples/"; } # not its guard, which has the launcher's command line
+newest() { # DIRECTORY: the largest step with a checkpoint; 0: none
   local file=0
   for file in "$1"/checkpoints/step-*.safetensors; do :; done
   file=${file##*step-}
@@ -47,14 +47,14 @@ newest() { # DIRECTORY: the largest step that has a checkpoint; 0: none
   [ "$file" = '*' ] && file=0
   echo $((10#$file))
 }
-until_step() { # DIRECTORY STEP: has a checkpoint, or the run has ended
+until_step() { # DIRECTORY STEP: waits until it has a checkpoint or the run has ended
   for _ in $(seq 3000); do
     [ "$(newest "$1")" -ge "$2" ] && return
     kill -0 "$launcher" 2>/dev/null || return
     sleep 0.01
   done
 }
-finished() { # RANKS COMMAND...: prints params_sha256, or nothing where that failed
+finished() { # RANKS COMMAND...: prints params_sha256, or nothing if the run failed
   local ranks=$1
   shift
   rm -f "$work/summary"
@@ -74,8 +74,8 @@ PYTHON
 all_whole() { python3 "$work/whole.py" "$1"/checkpoints/step-*.safetensors 2>"$work/err"; }
 steps_in() { (cd "$1/checkpoints" && echo step-*.safetensors) | sed -E 's/step-0*([0-9]+)\.safetensors/\1/g'; }
 
-# --- fewer ranks after every death, the same bits ---
-die_and_go_on() { # NAME STEPS EVERY PROGRAM ARGS...: on 4 ranks, on 2 of them, on one
+# --- fewer ranks after every killed rank, the same bits ---
+die_and_go_on() { # NAME STEPS EVERY PROGRAM ARGS...: on 4 ranks, then on 2, then on one
   local name=$1 steps=$2 every=$3 dir=$work/elastic whole gone_on
   shift 3
   rm -rf "$dir"
@@ -109,7 +109,7 @@ else
   echo "skipped: resnet9 goes on after deaths (\$LOCKSTEP_DATA/cifar-10-batches-bin is missing)"
 fi
 
-# --- killed at any moment of the write ---
+# --- kills at any moment of a write ---
 dir=$work/killed
 n_kills=${LOCKSTEP_KILLS:-20}
 n_lost=0
@@ -120,7 +120,7 @@ for ((i = 0; i < n_kills; i++)); do
   sleep "0.0$((RANDOM % 90 + 10))"
   seen=$(newest "$dir")
   case $((i % 3)) in
-    0) kill -9 "$(ranks_of $launcher | head -n 1)" ;; # it writes
+    0) kill -9 "$(ranks_of $launcher | head -n 1)" ;; # this rank writes the checkpoints
     1) kill -9 "$(ranks_of $launcher | tail -n 1)" ;;
     *) kill -9 "$launcher" ;;
   esac
@@ -137,7 +137,7 @@ check "the run of $last steps and $n_kills deaths has the bits of one that was l
   same "$gone_on" "$(finished 2 "${text[@]}" --steps $((last + 10)))"
 check "what killed writers left is gone after the next start" eval '! ls "$dir/checkpoints" | grep -q tmp'
 
-# --- what is damaged is passed over ---
+# --- damaged checkpoints are passed over ---
 dir=$work/damaged
 finished 2 "${text[@]}" --steps 45 --run "$work/end" --checkpoint-every 20 --keep 9 >"$work/sum"
 check "a run that ends keeps what it has trained" [ "$(steps_in "$work/end")" = "20 40 45" ]
@@ -181,7 +181,7 @@ check "--keep needs --checkpoint-every" refused 2 '--keep needs --checkpoint-eve
 LOCKSTEP_GRAINS=many run "$lockstep" run -n 2 "${text[@]}" --steps 50
 check "LOCKSTEP_GRAINS is checked" refused 2 "LOCKSTEP_GRAINS cannot be 'many'"
 
-# --- a disk that is full ---
+# --- a full disk ---
 if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
   mkdir "$work/small"
   # shellcheck disable=SC2016 # the inner shell's
@@ -197,7 +197,7 @@ fi
 dir=$work/one
 start 2 "${text[@]}" --steps 100000 --run "$dir" --checkpoint-every 50
 until_step "$dir" 50
-mv "$work/err" "$work/err.first" # the first one's; it has the file open
+mv "$work/err" "$work/err.first" # of the first run, which has it open
 run "$lockstep" run -n 2 "${text[@]}" --steps 100 --run "$dir" --checkpoint-every 50
 check "a second run of the same directory is refused" refused 2 "checkpoints/lock: another run writes .*: pid [0-9]+ on "
 run "$lockstep" run -n 2 "${text[@]}" --steps 100 --run "$dir"
@@ -208,7 +208,7 @@ run "$lockstep" run -n 2 "${text[@]}" --steps $(($(newest "$dir") + 5)) --run "$
 check "kill -9 lets go of it (status $status)" [ "$status" = 0 ]
 
 # --- signals ---
-stopped() { # SIGNAL STATUS DIRECTORY: by one line, with a checkpoint of the step it names
+stopped() { # SIGNAL STATUS DIRECTORY: one line reports it, with a checkpoint of the step it names
   [ "$status" = "$2" ] && [ "$(grep -c 'stopped by' "$work/out")" = 1 ] &&
     grep -qE "stopped by $1 at step $(newest "$3") of 100000; checkpoint: $3/checkpoints/step-0*$(newest "$3").safetensors" "$work/out"
 }
@@ -219,7 +219,8 @@ kill -TERM "$launcher"
 finish
 check "SIGTERM to the launcher ends all ranks with a checkpoint" stopped SIGTERM 143 "$dir"
 
-# A handler's frame once went into the heap (examples/trainer_signals.c), in one run of 25.
+# Corruption of the heap by a signal handler's frame (examples/trainer_signals.c) showed in one of 25 runs, so this
+# repeats.
 n_ended=0
 for _ in 1 2 3 4 5 6 7 8; do
   start 2 "${text[@]}" --steps 100000 --run "$work/often" --checkpoint-every 30
@@ -247,7 +248,7 @@ for count in TORCHELASTIC_RESTART_COUNT SLURM_RESTART_COUNT; do
 done
 last=$(newest "$dir")
 gone_on=$(finished 2 "${text[@]}" --steps $((last + 10)) --resume "$dir/checkpoints")
-same_on_three() { # on 3 ranks between, sums are other ones: only that it went on from there is the same
+same_on_three() { # with 3 ranks in between, sums differ: only the step at which it resumed can be compared
   [ -n "$gone_on" ] && grep -q "at step $last\$" "$work/out"
 }
 check "what was stopped goes on" same_on_three
@@ -261,7 +262,7 @@ status=$?
 check "a single rank is stopped likewise, and --save is where its checkpoint goes" \
   eval '[ $status = 143 ] && grep -q "checkpoint: $work/alone$" "$work/out" && [ -s "$work/alone" ]'
 
-catches_sigterm() { # PID: of mlp, and not of the shell that is about to become it
+catches_sigterm() { # PID: is mlp, not the shell before its exec
   grep -qx mlp "/proc/$1/comm" && (($((16#$(sed -nE 's/^SigCgt:\s*//p' "/proc/$1/status"))) >> 14 & 1))
 }
 "$build/examples/mlp" --samples 8000 --features 1024 --hidden 2048 --batch 8000 --steps 100 >"$work/out" 2>"$work/err" & # long steps
@@ -269,7 +270,7 @@ alone=$!
 for _ in $(seq 3000); do catches_sigterm $alone && break || sleep 0.01; done
 kill -TERM $alone
 sleep 0.1
-kill -TERM $alone # the same request, as timeout(1) makes it
+kill -TERM $alone # the same request again, as timeout(1) sends it
 sleep 0.2
 check "one request that comes twice is one" kill -0 $alone
 sleep 0.5
@@ -278,11 +279,11 @@ kill -TERM $alone
 status=$?
 check "a second signal ends a rank at once" eval '[ $status = 143 ] && ! grep -q "stopped by" "$work/out"'
 
-# --- metrics go on ---
+# --- metrics of resumed runs ---
 dir=$work/metrics
 "$lockstep" run -n 2 "${mlp[@]}" --steps 450 --run "$dir" --checkpoint-every 150 >"$work/out" 2>"$work/err"
 rm "$dir/checkpoints/step-000000000450.safetensors"
-printf '{"step":440,"train_l' >>"$dir/metrics.jsonl" # as a death leaves it
+printf '{"step":440,"train_l' >>"$dir/metrics.jsonl" # as a killed process leaves it
 run "$lockstep" run -n 1 "${mlp[@]}" --steps 450 --run "$dir" --checkpoint-every 150 --resume "$dir/checkpoints"
 check "the metrics of a resumed run go on behind the step that it begins at" [ "$status" = 0 ]
 check "each step once, no line torn" python3 - "$dir/metrics.jsonl" <<'PYTHON'

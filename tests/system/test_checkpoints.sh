@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Checkpoints and the trainers' other files as users have them: real processes, files read by another language.
+# Checkpoints and the trainers' other files from the command line: real processes, and files read by another language.
 # Usage: test_checkpoints.sh BUILD_DIR. Prints a line per behaviour; fails if one does. Needs no data.
 set -u
 # shellcheck source=tests/system/common.sh
 . "$(dirname "$0")/common.sh"
 
-# train RANKS ARGS...: the small classifier; 22 steps an epoch
+# train RANKS ARGS...: the small classifier; an epoch has 22 steps
 train() {
   local ranks=$1
   shift
   case " $* " in *" --steps "*) ;; *) set -- --steps 40 "$@" ;; esac
-  rm -f "$work/summary" # what is found there afterwards is this run's
+  rm -f "$work/summary" # a file found there afterwards belongs to this run
   run "$lockstep" run -n "$ranks" "$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 \
     --samples 1540 --summary "$work/summary" "$@"
 }
-# Of the last run; fails, and prints nothing, where that failed.
+# Of the last run. Fails and prints nothing if that failed.
 hash_of() {
   [ "$status" = 0 ] && [ -r "$work/summary" ] &&
     sed -nE 's/.*"params_sha256":"([0-9a-f]{64})".*/\1/p' "$work/summary" | grep .
 }
-fine() { [ "$status" = 0 ] && "$@"; } # COMMAND...: it holds, and the last run ended well
-# What the checks below stand on: nothing that is missing passes.
+fine() { [ "$status" = 0 ] && "$@"; } # COMMAND...: it succeeds, and so did the last run
+# The checks below rely on this: missing values never pass.
 run "$work/no_program"
 check "a run that failed has no hash, and nothing equals nothing" eval '! hash_of && ! same "" "" && ! fine true'
 
-# --- a run that a death ends: what it saved last is gone on with ---
+# --- a run that is killed resumes from its last checkpoint ---
 die_after_a_save() { # ARGS...: a rank is killed as soon as there is a checkpoint
   rm -f "$work/checkpoint"
   "$lockstep" run -n 2 "$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 --samples 1540 "$@" \
     --save "$work/checkpoint" >"$work/out" 2>"$work/err" &
   local launcher=$!
-  for _ in $(seq 3000); do # a disk that is busy with other things takes its time
+  for _ in $(seq 3000); do # the disk may be busy
     [ -e "$work/checkpoint" ] && break
     sleep 0.01
   done
@@ -54,7 +54,7 @@ for ranks in 1 2 3; do
   check "a run of $ranks that is resumed at its end is what it was" same "$(hash_of)" "$whole"
 done
 
-# --- texts: a state is carried along, dropout draws go on ---
+# --- texts: states are carried, and dropout draws continue ---
 mkdir "$work/text"
 for split in train valid test; do
   awk -v seed=$split 'BEGIN { x = length(seed); for (i = 0; i < 400; i++) { line = ""; for (j = 0; j < 3 + i % 5; j++)
@@ -98,7 +98,7 @@ check "an epoch that a run ends in shows its time" shows_time
 text 2 --hidden 512 --steps 20 --resume "$work/wide"
 check "and one that a run is resumed in" shows_time
 
-# --- the file as others see it ---
+# --- the file as other programs see it ---
 cat >"$work/read.py" <<'PYTHON'
 """read.py CHECKPOINT SHA256: by the format's description alone."""
 import hashlib, json, math, struct, sys
@@ -128,7 +128,7 @@ check "another program finds the weights that params_sha256 is of" \
 train 1 --init "$work/checkpoint" --steps 1
 check "weights to begin with are another beginning" [ "$status" = 0 ]
 
-# --- mistakes ---
+# --- errors ---
 train 2 --save "$work/checkpoint"
 train 2 --resume "$work/nowhere"
 check "a missing checkpoint is named" refused 1 "$work/nowhere: No such file"
@@ -185,7 +185,7 @@ check "a checkpoint that cannot be written is named" refused 1 "$work/nowhere/ch
 train 2 --save "$work"
 check "a directory is not overwritten" refused 1 "$work: the checkpoint cannot be written"
 train 2 --precision bf16
-if [ "$status" = 0 ]; then # the CPU has it
+if [ "$status" = 0 ]; then # the CPU supports it
   check "a run in bf16 says so" grep -q '"precision":"bf16"' "$work/summary"
 else
   check "bf16 is refused by what the CPU lacks" refused 2 'bf16 needs a CPU with AVX512-BF16 or AMX, this one has '

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Compressed gradients as users have them: processes over tcp, real data, the accuracy that exact gradients reach.
+# Compressed gradients from the command line: processes over tcp, real data, and the accuracy of exact gradients.
 # Usage: test_compression.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -26,7 +26,7 @@ within() { # A B DISTANCE
 
 train none
 exact=$(value "$work/none" test_accuracy)
-# Over seeds the accuracy after 2 epochs differs by 0.003 anyway.
+# The accuracy after 2 epochs varies by 0.003 between seeds.
 for kind in bf16 f16 powersgd; do
   train "$kind" --compress "$kind"
   accuracy=$(value "$work/$kind" test_accuracy)
@@ -62,8 +62,8 @@ check "a rank below 1 is refused" refused 2 "--compress-rank cannot be '0'"
 run "$lockstep" run -n 2 "$mlp" --compress bf16 --compress-rank 2
 check "a rank of anything but powersgd is refused" refused 2 "--compress-rank needs --compress powersgd"
 
-# The hook that the documentation shows is the one that a test runs.
-hook() { # FILE: without spaces, which the formatter moves
+# The hook in the documentation must be the one that a test runs.
+hook() { # FILE: without whitespace, which clang-format changes
   sed -n '/static lks_status sum_signs/,/return status;/p' "$1" | tr -d ' \n'
 }
 check "the documentation's hook is the tested one" same "$(hook docs/compression.md)" "$(hook tests/parallel/test_compress.c)"

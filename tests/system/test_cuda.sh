@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# --device cuda from the command line, on emulated GPUs (tests/cuda/emulation): what is said where there is none or it
-# does not do, runs of several ranks over NCCL and over the hosts, checkpoints, and a rank that is lost.
+# --device cuda from the command line, on emulated GPUs (tests/cuda/emulation): messages if there is no GPU or it cannot
+# be used, runs of several ranks over NCCL and over the hosts, checkpoints, and a lost rank.
 # Usage: test_cuda.sh BUILD_DIR. Prints a line per behaviour; fails if one does. Needs no data.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -15,7 +15,7 @@ export LOCKSTEP_NCCL_MODULE=$build/tests/lockstep-nccl-emulated.so
 export LOCKSTEP_EMULATED_GPU=gpus=4
 model=("$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 --samples 1540)
 
-# train RANKS ARGS...: 22 steps an epoch
+# train RANKS ARGS...: an epoch has 22 steps
 train() {
   local ranks=$1
   shift
@@ -26,7 +26,7 @@ train() {
 loss() { [ "$status" = 0 ] && value "$work/summary" train_loss; }
 hash_of() { [ "$status" = 0 ] && value "$work/summary" params_sha256; }
 
-# --- what is said ---
+# --- messages ---
 
 with() { env "$1" "${model[@]}" --steps 3 --device "${@:2}"; } # VARIABLE=VALUE DEVICE ARGS...
 run with LOCKSTEP_EMULATED_GPU=no-driver cuda
@@ -96,7 +96,7 @@ check "a run that is resumed ends with the bits of one that was not interrupted"
 train 1 --device cpu --resume "$work/checkpoint"
 check "and goes on on the cpu device" near "$(loss)" "$cpu" 0.1
 
-# --- a rank that is lost ---
+# --- a lost rank ---
 
 "$lockstep" run -n 2 "${model[@]}" --steps 100000 --device cuda >"$work/out" 2>"$work/err" &
 launcher=$!

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# lockstep data get, and --download of the trainers, against a server of this machine that serves well and badly.
+# lockstep data get, and --download of the trainers, with a local server that serves correctly or badly.
 # Usage: test_data_get.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -27,7 +27,7 @@ n_asked() { grep -cE -- "$1" "$work/log"; }
 asked() { [ "$(n_asked "$1")" = "$2" ]; } # PATTERN COUNT
 forget() { : >"$work/log"; }
 is_right() { "$lockstep" data verify "$set" --dir "$1" --quiet; }
-only() { [ "$(ls -A "$1")" = "$2" ]; } # DIRECTORY NAMES: nothing else is left in it
+only() { [ "$(ls -A "$1")" = "$2" ]; } # DIRECTORY NAMES: it contains nothing else
 data() { run timeout 100 "$lockstep" data "$@"; }
 got() { [ "$status" = 0 ] && is_right "$1" && only "$1" "$set"; }
 failed() { [ "$status" = "$1" ] && err_has "$2" && [ "$(wc -l <"$work/err")" = 1 ]; }
@@ -101,7 +101,7 @@ else
   echo "skipped: a lock that another user has left behind (needs root, and a build that another user may run)"
 fi
 
-# --- two at once ---
+# --- two at the same time ---
 forget
 serve slow
 "$lockstep" data get "$set" --dir "$work/d" >"$work/first" 2>&1 &
@@ -152,8 +152,8 @@ serve good
 run timeout 100 "$lockstep" run -n 4 "$mnist" --dataset "$set" --download --steps 3
 check "and the next run goes on from there" eval '[ $status = 0 ] && is_right "$work/h" && only "$work/h" "$set"'
 
-# --- no right, no space: on file systems of their own, in a mount namespace that ends with its process ---
-on_tmpfs() { # OPTIONS: gets the set into it
+# --- missing permissions, a full disk: file systems in a mount namespace, which ends with its process ---
+on_tmpfs() { # OPTIONS: downloads the set into a tmpfs
   mkdir -p "$work/tmpfs"
   run timeout 100 unshare -m sh -c "mount -t tmpfs -o $1 none $work/tmpfs && exec $lockstep data get $set --quiet --dir $work/tmpfs"
 }
@@ -166,5 +166,5 @@ else
   echo "skipped: no space and read-only file systems: unshare -m is not permitted"
 fi
 
-eval "exec ${server[1]}>&-" # it ends then
+eval "exec ${server[1]}>&-" # which ends it
 [ $n_failed = 0 ]

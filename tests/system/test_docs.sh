@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # labels: busy no-asan no-tsan
-# The documentation is true: every command of a ```sh block in the pages below runs, every ```c block compiles, the whole
-# programs in them run, and all that is named exists. A line before a block says where it belongs:
+# The documentation is correct: every command in a ```sh block of the pages below runs, every ```c block compiles,
+# complete programs run, and everything named exists. A line before a block says where the block runs:
 #   <!-- run: hosts N -->      its parts "# on nodeI" run at once, each on its host (a network namespace)
 #   <!-- run: ssh N -->        the same, with an sshd on each host
 #   <!-- run: slurm N -->      a Slurm of N nodes
 #   <!-- run: openmpi -->      mpirun is Open MPI's; likewise mpich
 #   <!-- run: as it is -->     here, on all of the data, without shortening it
 #   <!-- run: no, because WHY -->
-# else it runs here. nodeI becomes its address, sizes become 1 KB, and the data are the first images alone, so that an epoch
-# is 30 steps; a ```hosts block is the file of that name. Whoever trains an epoch with --grains 4 ends with the same bits.
-# Usage: test_docs.sh BUILD_DIR. Prints a line per behaviour; fails if one does; names what it had to skip.
+# Without such a line it runs here. nodeI becomes its address, sizes become 1 KB, and the data are only the first
+# images, so that an epoch has 30 steps. A ```hosts block is the file of that name. All runs of an epoch with --grains 4
+# must end with the same bits.
+# Usage: test_docs.sh BUILD_DIR. Prints a line per behaviour; fails if one does; names what it skipped.
 set -u
 # shellcheck source=tests/system/common.sh
 . "$(dirname "$0")/common.sh"
@@ -50,9 +51,9 @@ for part, n in (("train", 30 * 64), ("t10k", 640)):
         with open(os.path.join(sys.argv[2], name), "wb") as file:
             file.write(data[:4] + struct.pack(">I", n) + data[8:])
 END
-export LOCKSTEP_DATA=$work/first XDG_CACHE_HOME=$work/cache # nothing of this machine's is read or written below
+export LOCKSTEP_DATA=$work/first XDG_CACHE_HOME=$work/cache # nothing below reads or writes this machine's
 
-# --- the blocks of a page: BLOCKS/page-LINE.LANGUAGE, and where it belongs in ....where ---
+# --- the blocks of a page: BLOCKS/page-LINE.LANGUAGE, and in .where the place where it runs ---
 
 extract() { # PAGE
   awk -v stem="$work/blocks/$(basename "$1" .md)" '
@@ -75,9 +76,9 @@ shorten() { # FILE
   perl -pe 's/--sizes \S+/--sizes 1K/g; s/--checkpoint-every \d+/--checkpoint-every 10/g;
     s/\bnode(\d)\b/"10.77.0." . ($1 + 1)/ge unless /^# on /; s/--hosts /--ssh "\$hosts_ssh" --hosts /' "$1"
 }
-params=$work/params # of every run of an epoch in 4 grains, with the block that it was in
+params=$work/params # of every run of an epoch in 4 grains: hash and block
 : >"$params"
-# BLOCK FILE: as many worlds as commands have told their result, once each; a rank that took itself for a world would, too
+# BLOCK FILE: each command's world must report its result once. A rank that took itself for a world would report, too.
 note_params() {
   local wanted
   wanted=$(grep -c -- '--grains 4 --epochs 1' "$2")
@@ -85,7 +86,7 @@ note_params() {
   check "$1: every run has told its result once" [ "$(wc -l <"$work/noted")" = "$wanted" ]
   cat "$work/noted" >>"$params"
 }
-run_block() { # NAME FILE: in the tree, with its output in $work/out and $work/err
+run_block() { # NAME FILE: runs in the tree, with output in $work/out and $work/err
   (cd "$work/tree" && timeout 60 bash -eu -o pipefail "$2") >"$work/out" 2>"$work/err" </dev/null
   status=$?
   check "$1" [ "$status" = 0 ]
@@ -96,7 +97,7 @@ skip() { # NAME WHY
   echo "skipped: $1: $2"
 }
 
-# NAME FILE N: the parts of a block, each begun by "# on nodeI", at once
+# NAME FILE N: runs the parts of a block, each starting with "# on nodeI", at the same time
 run_on_hosts() {
   local name=$1 file=$2 host pids=() pid
   awk -v stem="$file" '/^# on / { part = stem "." $3 } { print >part }' "$file"
@@ -151,7 +152,7 @@ check "every training in 4 grains ended with the same bits, $(wc -l <"$params") 
   [ "$(cut -d ' ' -f 1 "$params" | sort -u | wc -l)" = 1 ]
 [ "$(cut -d ' ' -f 1 "$params" | sort -u | wc -l)" = 1 ] || sort "$params"
 
-# --- C: programs are built and run, fragments are compiled within a function that has what they use ---
+# --- C: programs are built and run; fragments are compiled in a function that declares what they use ---
 
 compile() { # FILE.c PROGRAM
   cc -std=c11 -Wall -Wextra -Werror -I "$root/include" "$1" -o "$2" -L "$build" -llockstep "-Wl,-rpath,$build" -lm

@@ -73,7 +73,7 @@ for stages in 0 3 9 two; do
   check "pipeline refuses $stages stages of 4 ranks" eval "status_is 2 && err_has 'a number of stages, 1 to 8, that divides the ranks \(4\) into rows'"
 done
 
-# --- matrix products: sizes that divide, that do not, and fewer rows than ranks ---
+# --- matrix products: sizes that the ranks divide and others, and fewer rows than ranks ---
 for program in matmul_rows matmul_reduction; do
   for n in 1 2 3 5 8; do
     for size in "64 64 64" "37 53 29" "3 2 1"; do
@@ -89,7 +89,7 @@ for program in matmul_rows matmul_reduction; do
   check "$program refuses a size that is no number" eval "status_is 2 && err_has \"'none'\""
 done
 
-# --- a message there and back, replicas that differ, a world inside one program ---
+# --- ping-pong, replicas that differ, a world inside one program ---
 for mode in "" --threads; do
   run "$lockstep" run -n 3 $mode "$examples/ping_pong"
   check "ping_pong times seven sizes ${mode:-as processes}" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Ranks that were started by hand with something different: all of them end at once, and one says where they differ.
+# Ranks started by hand with different options: all of them end at once, and one reports the difference.
 # Usage: test_faults.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -9,8 +9,8 @@ mlp=$build/examples/mlp
 lstm=$build/examples/language_model
 port=29731
 
-# start COMMON... -- ODD...: 3 ranks of a program; rank 1 gets the odd arguments, too. Their exit statuses in $statuses,
-# what they print in $work/out and $work/err.
+# start COMMON... -- ODD...: starts 3 ranks of a program. Rank 1 also gets the odd arguments. Exit statuses are in
+# $statuses, output in $work/out and $work/err.
 start() {
   local common=() rank pids=()
   while [ "$1" != -- ]; do
@@ -35,7 +35,7 @@ start() {
 }
 isas=("" "" "")
 
-# EXIT_STATUS LINE: every rank ends with it, and the table, printed once, has the line
+# EXIT_STATUS LINE: every rank ends with this status. The table is printed once and has this line.
 differs() {
   [ "$statuses" = " $1 $1 $1" ] && [ "$(grep -c 'the ranks do not agree' "$work/err")" = 1 ] &&
     err_has '^  option +\| ranks 0, 2 +\| rank 1$' && err_has "$2"
@@ -82,11 +82,11 @@ if "$lockstep" info | grep -q avx; then
 fi
 isas=("" "" "")
 
-# Weights to begin with, of which each rank reads a file of its own.
+# Initial weights, which each rank reads from a file of its own.
 run "$mlp" --samples 200 --features 16 --hidden 8 --classes 4 --steps 1 --batch 12 --quiet --save "$work/good"
 run "$mlp" --samples 200 --features 16 --hidden 9 --classes 4 --steps 1 --batch 12 --quiet --save "$work/wider"
 head -c 2000 "$work/good" >"$work/cut"
-# REASON: of rank 1, which says so itself; rank 0 names it, rank 2 is told who speaks
+# REASON: rank 1 reports it. Rank 0 names it, and rank 2 is told that rank 0 reports.
 follows() {
   [ "$statuses" = " 1 1 1" ] && [ "$(grep -c "^lockstep: $1" "$work/err")" = 1 ] &&
     err_has "^lockstep: $work/good: rank 1 failed, so rank 0 stops too: $1" &&
@@ -105,7 +105,7 @@ both_say() {
 }
 check "two reasons are two lines" both_say
 
-# Two texts of the same size, which differ in one word.
+# Two texts of the same size that differ in one word.
 mkdir "$work/text" "$work/other"
 for split in train valid test; do
   yes 'the cat sees the dog' | head -n 60 >"$work/text/ptb.$split.txt"
@@ -116,13 +116,14 @@ check "another text" differs 1 '^  data \(hash\) +\| [0-9a-f]{16} +\| [0-9a-f]{1
 start "$lstm" --hidden 8 --batch 6 --steps 3 --data "$work/text" -- --data "$work/nowhere"
 check "a rank without its text names itself" eval '[ "$statuses" = " 1 1 1" ] && err_has "^lockstep: rank 1: $work/nowhere: "'
 
-# --- the checks that can be asked for ---
+# --- optional checks ---
 run "$lockstep" run -n 3 "${small[@]}" --check-gradients --check-replicas 2 --summary "$work/checked"
 check "a run with all checks" [ "$status" = 0 ]
 run "$lockstep" run -n 3 "${small[@]}" --summary "$work/plain"
 check "checks change no bit" same "$(value "$work/checked" params_sha256)" "$(value "$work/plain" params_sha256)"
 
-# Weights of 0, then of 3e38: the hidden units are 0 and the loss is ln 4, but the first layer's gradient overflows.
+# Weights of 0, then of 3e38: the hidden units are 0 and the loss is ln 4, but the gradient of the first layer
+# overflows.
 python3 - "$work/large.safetensors" <<'END'
 import json, struct, sys
 layers = {"layers.0.weight": ([8, 16], [0.0] * 128), "layers.1.weight": ([4, 8], [3e38] * 8 + [-3e38] * 24)}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# --grains: the same bits on any number of ranks, by any transport, of the trainers as users run them.
+# --grains: the same bits on any number of ranks and with any transport, with the trainers from the command line.
 # Usage: test_grains.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -8,7 +8,7 @@ set -u
 grains=8
 figures="params_sha256 train_loss train_accuracy valid_loss test_loss test_accuracy perplexity"
 
-# A text without much in it: evaluation takes no time.
+# A simple text, so that evaluation is fast.
 text=$work/text
 mkdir "$text"
 for split in train valid test; do
@@ -16,7 +16,7 @@ for split in train valid test; do
     >"$text/ptb.$split.txt"
 done
 
-# ENVIRONMENT LAUNCH, the former for env(1): ranks as processes and as threads, in shared memory and over TCP
+# ENVIRONMENT LAUNCH, with ENVIRONMENT for env(1): ranks as processes and as threads, in shared memory and over TCP
 worlds=(
   "-u OMP_NUM_THREADS|-n 1"
   "OMP_NUM_THREADS=1|-n 2"
@@ -31,10 +31,10 @@ train() { # FILE "ENVIRONMENT|LAUNCH" PROGRAM ARGS...
   rm -f "$file"
   # shellcheck disable=SC2086 # the launch is several words
   run env $environment "$lockstep" run $launch "$@" --quiet --summary "$file"
-  [ "$status" = 0 ] || rm -f "$file" # nothing may be read from it
+  [ "$status" = 0 ] || rm -f "$file" # the file of a failed run must not be used
 }
 
-equal_figures() { # FILE FILE: those that either has; params_sha256 and test_loss are there
+equal_figures() { # FILE FILE: all figures that one of them has are equal; params_sha256 and test_loss must exist
   local key
   value "$work/$1" params_sha256 >"$work/seen" && value "$work/$1" test_loss >>"$work/seen" || return 1
   for key in $figures; do
@@ -59,7 +59,7 @@ promise() { # NAME STEPS PROGRAM ARGS...
     differ "$(value "$work/first" params_sha256)" "$(value "$work/other" params_sha256)"
 }
 
-# 900 samples: the last batch has 4, fewer than there are grains.
+# 900 samples: the last batch has 4, fewer than the number of grains.
 mlp=(--samples 1000 --features 40 --hidden 24 --batch 64)
 promise mlp 31 "$build/examples/mlp" "${mlp[@]}"
 train batches "-u OMP_NUM_THREADS|-n 2" "$build/examples/mlp" "${mlp[@]}" --grains $grains --steps 31 --shard batches
@@ -76,14 +76,14 @@ fi
 
 cifar=${LOCKSTEP_DATA:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/data}/cifar-10-batches-bin
 if [ -r "$cifar/test_batch.bin" ]; then
-  # Every rank reads the whole set, so that fewer worlds have to do.
+  # Every rank reads the whole set, so this uses fewer worlds.
   worlds=("-u OMP_NUM_THREADS|-n 1" "-u OMP_NUM_THREADS|-n 8 --threads")
   promise "resnet9 with batch norm and augmentation" 3 "$build/examples/resnet9" --data "$cifar" --recipe fast --batch 37
 else
   echo "skipped: resnet9 (CIFAR-10 is not on this machine)"
 fi
 
-# --- mistakes ---
+# --- errors ---
 run "$lockstep" run -n 2 "$build/examples/mlp" --grains 6
 check "grains that are no power of two are refused" refused 2 "--grains cannot be '6'; possible: powers of two, 1 to 1048576"
 run "$lockstep" run -n 2 "$build/examples/mlp" --grains 0

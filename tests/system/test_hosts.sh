@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # labels: busy no-asan
 # Ranks on several hosts: two network namespaces, joined by a link of 1 Gbit/s, with two ranks each.
-# Usage: test_hosts.sh BUILD_DIR. Needs root and iproute2; without them it says that it was skipped.
+# Usage: test_hosts.sh BUILD_DIR. Needs root and iproute2, and is skipped without them.
 set -u
 build=$1
 work=$(mktemp -d)
@@ -30,7 +30,8 @@ check() { # NAME COMMAND...
   fi
 }
 
-# on_hosts SIZE PER_HOST COMMAND...: rank r runs on host r / PER_HOST; output in $work/rank.R, exit statuses added up in $status
+# on_hosts SIZE PER_HOST COMMAND...: runs rank r on host r / PER_HOST. Output is in $work/rank.R, $status is the sum of
+# the exit statuses.
 on_hosts() {
   local size=$1 per_host=$2 pids=() rank
   shift 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The installed library serves programs outside of this tree: through pkg-config and find_package, shared and static,
+# Programs outside of this tree can use the installed library: through pkg-config and find_package, shared and static,
 # from C and from C++. Argument: the build directory.
 set -eu
 build=$1
@@ -17,8 +17,8 @@ libdir=$(dirname "$(dirname "$pc")")
 export PKG_CONFIG_PATH=${pc%/*}
 tools/check-symbols "$libdir"
 
-# A call that reaches through to a library behind ours is what finds a missing name in a static link: every room is in
-# one object, so any call pulls in all of them.
+# The call finds missing names of further libraries in a static link: every room is one object, so any call pulls in all
+# of them.
 cat >"$work/program.c" <<'END'
 #include <lockstep/lockstep.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ expect_output() { # program
 
 read -ra cflags <<<"$(pkg-config --cflags lockstep)"
 read -ra shared <<<"$(pkg-config --libs lockstep)"
-# pkg-config says what a static link needs; the linker would still take the shared library where both stand side by side.
+# pkg-config lists what a static link needs. The linker would still prefer a shared library in the same directory.
 static_libs=$(pkg-config --static --libs lockstep)
 read -ra static <<<"${static_libs/-llockstep/-l:liblockstep.a}"
 warnings=(-Wall -Wextra -Wpedantic -Werror)
@@ -71,7 +71,7 @@ END
   cmake --build "$work/project/build"; } >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for program in c_shared cc_shared c_static cc_static; do expect_output "$work/project/build/$program"; done
 
-# Which has the library inside, and finds its modules wherever it was moved to.
+# The command is linked to the static library, and finds its modules after a move.
 if [ -x "$prefix/bin/lockstep" ]; then
   found=$(cd "$work" && PATH=$prefix/bin:$PATH lockstep info)
   for module in "$libdir"/lockstep/lockstep-mpi-*.so; do

@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# The trainers on texts as users run them, on a small text whose entropy is known.
+# The trainers of texts from the command line, on a small text with a known entropy.
 # Usage: test_language_models.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
 . "$(dirname "$0")/common.sh"
 lstm=$build/examples/language_model
 gpt=$build/examples/transformer
-# Every rank builds the model, and says what is wrong with it: more than one line.
+# Every rank builds the model and reports the error, so there is more than one line.
 refused() { [ "$status" = "$1" ] && err_has "$2"; }
 
 
-# What the checks below stand on: nothing that is missing passes.
+# The checks below rely on this: missing values never pass.
 echo '{"perplexity":1.5,"params_sha256":"ab"}' >"$work/a_summary"
 check "a value is found" same "$(value "$work/a_summary" perplexity)-$(value "$work/a_summary" params_sha256)" 1.5-ab
 check "a key or a file that is missing has no value" \
   eval '! value "$work/a_summary" loss && ! value "$work/no_summary" perplexity'
 check "nothing is neither below, near nor the same" eval '! below "" 2 && ! near "" "" 1 && ! same "" ""'
 
-# "the <animal> sees the <animal>": who has learned all there is to learn guesses one of 5 animals twice in 6 words, a
-# perplexity of 5^(2/6) = 1.71; who knows only how frequent the words are is at 5.0.
+# "the <animal> sees the <animal>": an ideal model guesses one of 5 animals twice in 6 words, a perplexity of 5^(2/6) =
+# 1.71. A model that knows only the frequencies of words is at 5.0.
 text=$work/text
 mkdir "$text"
 lines() { # SPLIT COUNT SEED
@@ -42,7 +42,7 @@ train() { # FILE RANKS PROGRAM ARGS...
   rm -f "$work/$file"
   run "$lockstep" run -n "$ranks" "$@" --data "$text" --summary "$work/$file"
   [ "$status" = 0 ] && return
-  rm -f "$work/$file" # nothing may be read from it
+  rm -f "$work/$file" # the file of a failed run must not be used
   check "training '$file' exits with 0, not $status" false
 }
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# lockstep run over hosts: three network namespaces, each with an sshd. By --nnodes, as torchrun, and by --hosts over ssh.
-# Usage: test_launch_hosts.sh BUILD_DIR. Needs root, iproute2 and openssh-server; without them it says that it was skipped.
+# lockstep run over hosts: three network namespaces, each with an sshd. With --nnodes, like torchrun, and with --hosts
+# over ssh.
+# Usage: test_launch_hosts.sh BUILD_DIR. Needs root, iproute2 and openssh-server, and is skipped without them.
 set -u
 . tests/system/common.sh
 # shellcheck source=tools/hosts.sh
 . tools/hosts.sh
-marker=lockstep-hosts-$$ # in the arguments of every process that must not survive
+marker=lockstep-hosts-$$ # in the arguments of every process that must end
 touch "$work/out" "$work/err"
 
 clean_up() {
@@ -30,7 +31,7 @@ none_left() {
 }
 port=29417
 
-# Beside all that follows, for it takes its time.
+# Runs in the background during the other tests, because it is slow.
 printf 'a slots=1\nb slots=1\n' >"$work/slow_hosts"
 printf '#!/bin/bash\n[ $1 = b ] && sleep 33\nexec bash -c "${*:2}"\n' >"$work/slow_ssh"
 chmod +x "$work/slow_ssh"
@@ -38,7 +39,8 @@ chmod +x "$work/slow_ssh"
   bash -c 'echo "rank $RANK of $WORLD_SIZE"' >"$work/slow_out" 2>&1 </dev/null &
 slow_job=$!
 
-# node INDEX OPTIONS...: `lockstep run` as node INDEX of --nnodes 2, two ranks each; output in out.INDEX and err.INDEX
+# node INDEX OPTIONS...: `lockstep run` as node INDEX of --nnodes 2, with two ranks each; output in out.INDEX and
+# err.INDEX
 node() {
   local index=$1
   shift
@@ -57,7 +59,7 @@ end_nodes() { # exit statuses in $status0 and $status1; all output in $work/out 
 }
 statuses_are() { [ "$status0/$status1" = "$1" ]; }
 on_both_says() { grep -qE -- "$1" "$work/err.0" && grep -qE -- "$1" "$work/err.1"; }
-from_c() { # OPTIONS...: `lockstep run --hosts` from the third host, which has no ranks
+from_c() { # OPTIONS...: `lockstep run --hosts` on the third host, which has no ranks
   (host_run 2 "$lockstep" run --ssh "$hosts_ssh" "$@") >"$work/out" 2>"$work/err" </dev/null
   status=$?
 }
@@ -87,7 +89,7 @@ from_c --hosts "$work/hosts" "${train[@]}" --summary "$work/ssh"
 check "--hosts over ssh, with a new key: mnist trains" status_is 0
 check "to the bits of one host, too" same "$(value "$work/one" params_sha256)" "$(value "$work/ssh" params_sha256)"
 
-# --- what ranks find, and where their output goes ---
+# --- the ranks' environment and output ---
 show='echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $(hostname) $MASTER_ADDR $MY_OWN"; echo to-stderr >&2'
 MY_OWN=mine from_c --hosts "$work/hosts" --prefix -x MY_OWN --log-dir "$work/logs" bash -c "$show"
 check "output of ranks elsewhere comes here, with the rank before it" \
@@ -145,10 +147,10 @@ node 1 --nnodes 3 --join-timeout 5 true
 end_nodes
 check "another --nnodes is said on both" eval 'statuses_are 1/1 && on_both_says "node 1 .host host-b. has --nnodes 3, node 0 has 2"'
 
-# --- a run that goes on ---
+# --- restarts ---
 both_nodes --max-restarts 1 bash -c '[ $LOCKSTEP_GENERATION = 1 ] || { [ $RANK = 2 ] && kill -KILL $$; sleep 60; }; echo "$LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"'
 check "after a killed rank all hosts go on" eval 'statuses_are 0/0 && [ "$(grep -c "^1 ./4$" "$work/out")" = 4 ] && on_both_says "generation 1 of 4 ranks follows; restarts left: 0"'
-# Ends in order when told to; the third generation ends by itself.
+# The ranks end in order on request. Those of the third generation end by themselves.
 stay='trap "exit 143" TERM; echo "$LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"; [ $LOCKSTEP_GENERATION = 2 ] || while :; do sleep 0.1; done; : '"$marker"
 generation_is() { [ "$(cat "$work"/out.* | grep -c "^$1 ./$2$")" = "$2" ]; }
 elastic=(--max-restarts 1 --min-ranks 2 --grains 4 --heartbeat-timeout 2)
@@ -166,7 +168,7 @@ check "when it comes back all its ranks take part again" eventually generation_i
 end_nodes
 check "which is no restart" statuses_are 0/0
 
-# A host that is lost, and comes back when the others have begun without it.
+# A lost host comes back after the others have started without it.
 cat >"$work/late_ssh" <<END
 [ "\$1" != host-a ] || { [ ! -e "$work/was_called" ] || sleep 11; touch "$work/was_called"; }
 exec $hosts_ssh "\$@"
@@ -186,7 +188,7 @@ status=$?
 check "rank 0 moves with the loss of its host" eval 'status_is 0 && out_has "^0 0 host-a$" && out_has "^1 0 host-b$"'
 check "and does not go back to it, where older checkpoints are" eval 'out_has "^2 0 host-b$" && out_has "^2 2 host-a$"'
 
-# A host that has all ranks is cut off, and they take their time to end; nobody else has ranks to wait for.
+# The host with all ranks is cut off, and its ranks end slowly. No other host has ranks to wait for.
 cat >"$work/failing_ssh" <<END
 [ "\$1" != host-a ] || { [ ! -e "$work/was_called_once" ] || exit 255; touch "$work/was_called_once"; }
 exec $hosts_ssh "\$@"
@@ -204,7 +206,7 @@ status=$?
 host_plug 0
 check "the next generation waits for the end of ranks that are cut off" eval 'status_is 0 && out_has "^1 0 host-b$" && out_has "^1 1 host-b$" && eventually none_left'
 
-# --- the end of everything ---
+# --- leftovers ---
 node 0 bash -c "exec -a $marker sleep 60"
 node 1 bash -c "exec -a $marker sleep 60"
 all_sleep() { [ "$(pgrep -cf "^$marker")" = 4 ]; }

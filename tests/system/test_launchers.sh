@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Ranks that MPI's launchers start and that are told where to meet: who they are, and the same bits as elsewhere, by
-# examples/launch/. Usage: test_launchers.sh BUILD_DIR. Without Debian's openmpi-bin or mpich it says what it skipped.
+# Ranks that MPI's launchers start and that are told where to meet (examples/launch/): their ranks, and the same bits as
+# elsewhere. Usage: test_launchers.sh BUILD_DIR. Without Debian's openmpi-bin or mpich it names what it skipped.
 set -u
 # shellcheck source=tests/system/common.sh
 . tests/system/common.sh
 same_as_run() { same "$(value "$work/$1.json" params_sha256)" "$(value "$work/run.json" params_sha256)"; }
-# MPICH 4.0's mpirun is now and then killed by SIGPIPE, all output lost, where ranks that do not call MPI end at once
-# (on a busy machine 1 to 3 % of `mpirun.mpich -np 2 echo`): then it has told nothing of ours.
+# If ranks that do not call MPI end at once, MPICH 4.0's mpirun is sometimes killed by SIGPIPE and all output is lost (1
+# to 3 % of `mpirun.mpich -np 2 echo` on a busy machine). Such a run shows nothing about this library.
 run_under() { # FAMILY ARGUMENT...
   for _ in 1 2 3; do
     run "mpirun.$1" "${@:2}"
@@ -37,7 +37,7 @@ elif command -v mpirun.openmpi >/dev/null; then
   build=$(cd "$build" && pwd)
   run "$lockstep" run -n 2 "$build/examples/mnist" "${steps[@]}" --summary "$work/run.json"
   check "two ranks of lockstep run, to compare with" [ "$status" = 0 ]
-  # As users call it, where MPI can say where ranks meet.
+  # The call in the documentation, if MPI can tell the ranks where to meet.
   [ ! -f "$build/lockstep-mpi-openmpi.so" ] || unset MASTER_ADDR MASTER_PORT
   run mpirun.openmpi --hostfile examples/launch/hosts -np 4 examples/launch/run_training.sh "$build/examples/mnist" \
     "${steps[@]}" --summary "$work/mpirun.json"

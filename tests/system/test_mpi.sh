@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # labels: no-asan no-tsan
-# Trainers under mpirun, Open MPI's and MPICH's: the same bits as under `lockstep run`, on one host and on what looks like
-# two, over shared memory, MPI and both.
+# Trainers under mpirun of Open MPI and MPICH: the same bits as under `lockstep run`, on one host and on two simulated
+# ones, over shared memory, MPI and both.
 # Usage: test_mpi.sh BUILD_DIR. Prints a line per behaviour; fails if one does; skipped without an MPI or data.
 set -u
 # shellcheck source=tests/system/common.sh
 . "$(dirname "$0")/common.sh"
-export OMPI_MCA_btl=^tcp # version 5 says so where it finds no network for it
+export OMPI_MCA_btl=^tcp # without a network for it, version 5 would print a message
 export OMP_NUM_THREADS=1
 
 families=()
@@ -24,7 +24,7 @@ fi
 read -r _ directory <<<"$found"
 trainer=("$build/examples/mnist" --data "$directory" --steps 30 --grains 4 --quiet)
 
-# Ranks 0 and 1 on one host, 2 and 3 on another, as far as anyone can tell.
+# Ranks 0 and 1 appear to be on one host, 2 and 3 on another.
 cat >"$work/on_two_hosts" <<'SCRIPT'
 #!/bin/sh
 LOCKSTEP_HOST_ID=host-$((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} / 2)) exec "$@"
@@ -69,7 +69,7 @@ LOCKSTEP_TRANSPORT=tcp start "$family" tcp "$work/on_two_hosts" "${trainer[@]}"
 check "$family: on two hosts, over tcp where that is asked for" eval '[ $status = 0 ] && went_over tcp tcp'
 check "$family: to the same bits" is_like_one tcp
 
-# --- what is wrong is said ---
+# --- error messages ---
 LOCKSTEP_MPI_MODULE=$work/nowhere run timeout 60 "mpirun.$family" -np 2 "$build/examples/hello"
 check "a module that is not there is named, and where it was looked for" \
   err_has "the module lockstep-mpi-$family.so was not found in: LOCKSTEP_MPI_MODULE \($work/nowhere\)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# The stored loss curves are what PyTorch computes, where there is a PyTorch to ask.
+# The stored loss curves are what PyTorch computes. Skipped if PyTorch is not installed.
 set -eu
 if ! python=$(tools/torch-python); then
   echo "skipped: no Python here has PyTorch (Debian: python3-torch)"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # labels: busy no-asan
-# resnet9 as users run it: bad files first, which need no data, then CIFAR-10 where it is on this machine.
+# resnet9 from the command line: first invalid files, which need no data set, then CIFAR-10 if it is on this machine.
 # Usage: test_resnet9.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
 . "$(dirname "$0")/common.sh"
 resnet9=$build/examples/resnet9
 
-# --- mistakes; files of zeros are black images of class 0 ---
+# --- errors; files of zeros are black images of class 0 ---
 whole=30730000
 lay_out() { # the binary version in $work/set
   rm -rf "$work/set"
@@ -78,7 +78,7 @@ run "$lockstep" run -n 2 "$resnet9" --data "$directory" --recipe fast --steps 40
 run "$lockstep" run -n 2 --threads "$resnet9" --data "$directory" --recipe fast --steps 40 --summary "$work/second"
 check "augmented runs repeat to the bit" same "$(value "$work/first" params_sha256)" "$(value "$work/second" params_sha256)"
 
-# The first step's loss is taken before any update: it depends on the batch's statistics alone.
+# The loss of the first step precedes any update, so it depends only on the statistics of the batch.
 losses=
 for ranks in 1 2 3; do
   for sync in "" --sync-batch-norm; do

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# lockstep run, from the outside: real processes, real signals, real leftovers.
+# lockstep run as a command: real processes, real signals, real leftovers.
 # Usage: test_run.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
 . tests/system/common.sh
 examples=$build/examples
-marker=lockstep-test-$$ # in the arguments of every process that must not survive
+marker=lockstep-test-$$ # in the arguments of every process that must end
 
 # run ARGS...: lockstep with its output in $work/out and $work/err and its exit status in $status
 run() {
@@ -193,8 +193,8 @@ check "survivors have time to report" eval 'status_is 3 && out_has "rank 0 notic
 run run -n 2 --grace 0.1 bash -c 'trap "" TERM; [ $RANK = 1 ] && exit 3; for i in $(seq 600); do sleep 0.1; done; : '"$marker"
 check "a survivor that ignores SIGTERM is killed" eval 'status_is 3 && none_left'
 
-# One of four ends before it meets the others, of whom one comes when the rest have given up.
-ends_early() { # RANK TRANSPORT LATE: 0 where all others have named it in time
+# One of four ranks ends before it meets the others. Rank LATE starts after the rest have given up.
+ends_early() { # RANK TRANSPORT LATE: succeeds if all others named the rank in time
   local start=$EPOCHREALTIME
   LOCKSTEP_TRANSPORT=$2 run run -n 4 bash -c \
     "[ \$RANK = $1 ] && exit 3; [ \$RANK = $3 ] && sleep 0.4; exec $examples/sum_of_ranks"
@@ -246,10 +246,10 @@ run run -n 2 --max-restarts 1 "$examples/sum_of_ranks"
 check "ranks find each other in a run that may restart" eval 'status_is 0 && out_has "rank 1 has the sum 1"'
 
 # --- signals ---
-# start_job: two ranks that say they have started, then wait; with a child each
+# start_job: starts two ranks, each with a child, which report that they have started and then wait
 start_job() {
   rm -f "$work"/started.*
-  set -m # a background command of a script has SIGINT ignored, one of an interactive shell has not
+  set -m # background commands of a script ignore SIGINT, those of an interactive shell do not
   "$lockstep" run -n 2 "$@" bash -c "${handler:-} (exec -a $marker-child sleep 60) & : >$work/started.\$RANK; wait; : $marker" \
     >"$work/out" 2>"$work/err" &
   job=$!
@@ -287,7 +287,7 @@ check "and they go on with it" eventually states_are S
 kill -TERM "$job"
 end_job
 check "to the end" eval 'status_is 143 && none_left'
-# Stopped for as long as the timeout is, before rank 1 fails.
+# The job is stopped for as long as the timeout, before rank 1 fails.
 # shellcheck disable=SC2016 # the ranks' shell expands it
 handler='[ $LOCKSTEP_GENERATION = 0 ] || exec sleep 0.3; [ $RANK = 0 ] || { : >"'"$work"'/started.1"; until [ -e "'"$work"'/go" ]; do sleep 0.05; done; exit 1; };'
 start_job --max-restarts 1 --grace 0.2 --timeout 3
@@ -338,10 +338,10 @@ run run -n 1 --timeout 1 --max-restarts 3 bash -c 'sleep 0.4; kill -KILL $$'
 check "the timeout is that of all generations, and is named as such" eval 'status_is 124 && err_has "after 1 s, the timeout"'
 handler=
 start_job
-disown "$job" # else the shell announces its death
+disown "$job" # otherwise the shell reports its death
 kill -KILL "$job"
 check "ranks and their children die with a killed launcher" eventually none_left
-for delay in 1 3 5 7 9 12 15 20 30 50; do # while it starts, too
+for delay in 1 3 5 7 9 12 15 20 30 50; do # also while it starts
   "$lockstep" run -n 6 bash -c "(exec -a $marker-child sleep 60) & exec -a $marker sleep 60" &
   job=$!
   disown "$job"
@@ -418,7 +418,7 @@ check "a fault without one ends the process, or is a sanitizer's" eval '(status_
 run run -n 3 --threads "$build/tests/endings"
 check "ranks that return are a success" eval 'status_is 0 && err_lines 0'
 
-# --- what would wait for ever, or die of a signal ---
+# --- what would wait forever, or die of a signal ---
 mkdir "$work/fifos"
 mkfifo "$work/fifos/rank-0.log"
 run run -n 2 --log-dir "$work/fifos" true
@@ -426,8 +426,8 @@ check "a log that is a FIFO nobody reads is refused" eval 'err_lines 1 && err_ha
 (ulimit -f 100; "$lockstep" run -n 2 --log-dir "$work/small" head -c 400000 /dev/zero) >"$work/out" 2>"$work/err"
 status=$?
 check "a log beyond the limit on files is an error" eval 'status_is 1 && err_lines 2 && err_has "the log of rank 1 cannot be written: File too large"'
-# At the start, for what rank 0 accepts there, and for what it makes and accepts then. Its own line names whom it waits
-# for; the others know why where it has let them in.
+# Descriptors run out at the start: first for connections that rank 0 accepts there, then for those that it makes and
+# accepts afterwards. Rank 0's own line names whom it waits for. The ranks that it had let in know the reason.
 for limit in 12 20 30 36 44 60; do
   start=$SECONDS
   (ulimit -n $limit; LOCKSTEP_TRANSPORT=tcp exec "$lockstep" run -n 24 "$examples/hello") >"$work/out" 2>"$work/err"

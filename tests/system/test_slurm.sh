@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Ranks that a real Slurm starts, on one node and on three: who they are, where they meet, the same bits as elsewhere, and
-# how they end. Usage: test_slurm.sh BUILD_DIR. Needs what tests/system/slurm.sh needs; without it says that it was skipped.
+# Ranks that a real Slurm starts, on one node and on three: their ranks, where they meet, the same bits as elsewhere,
+# and how they end. Usage: test_slurm.sh BUILD_DIR. Needs what tests/system/slurm.sh needs, and is skipped without it.
 set -u
 # shellcheck source=tests/system/common.sh
 . tests/system/common.sh
@@ -11,12 +11,12 @@ trap 'slurm_stop; rm -rf "$work"' EXIT
 why=$(slurm_can) || { echo "skipped: $why"; exit 77; }
 begin() { slurm_start "$1" >"$work/why" || { echo "FAIL $(cat "$work/why")"; exit 1; }; }
 all_lines_say() { [ "$(grep -c '^lockstep: ' "$work/err")" = "$1" ] && [ "$(grep -cE -- "^lockstep: .*$2" "$work/err")" = "$1" ]; }
-# By pgrep's own word for it: what cannot be asked, nsenter say, ends with 1 as well.
+# pgrep prints its own status, because a failure of nsenter would also have status 1.
 # shellcheck disable=SC2016
 nothing_runs() { [ "$(slurm_run sh -c 'pgrep -x "mnist|hello" >&2; echo $?' 2>"$work/out")" = 1 ]; }
 same_as_run() { same "$(value "$work/$1.json" params_sha256)" "$(value "$work/run.json" params_sha256)"; }
 has_ended() { [[ $(scontrol show job "$1") =~ JobState=(COMPLETED|FAILED|CANCELLED) ]]; }
-batch() { # ARGUMENTS of sbatch: output in $work/batch, exit status in $status (sbatch --wait looks every ten seconds)
+batch() { # ARGUMENTS of sbatch: output in $work/batch, exit status in $status (sbatch --wait polls every ten seconds)
   run sbatch --parsable -o "$work/batch" "$@"
   local job
   job=$(cat "$work/out")

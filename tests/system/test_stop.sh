@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Requests to end that reach a run over hosts from several sides: one is one, a second of the same user ends it at once.
-# The hosts are two agents on this one. Usage: test_stop.sh BUILD_DIR
+# Requests to end a run over hosts that arrive from several sides: together they count as one. A second request of the
+# same user ends the run at once. The hosts are two agents on this host. Usage: test_stop.sh BUILD_DIR
 set -u
 . tests/system/common.sh
 port=29617
 export LOCKSTEP_JOB_KEY=test-stop
-# Needs 1.2 s to end in order, in which it ignores further signals.
+# Ends in order within 1.2 s and ignores further signals meanwhile.
 # shellcheck disable=SC2016 # the ranks' shell expands it
 saver='trap "trap : TERM INT; for i in 1 2 3 4 5 6; do sleep 0.2; done; echo saved; exit 143" TERM INT; : >"$0.$RANK"; while :; do sleep 0.05; done'
 
-# start_hosts OPTIONS...: node 0 and 1 as $jobs, both with a rank that has begun
+# start_hosts OPTIONS...: starts nodes 0 and 1 as $jobs, and waits until both have a running rank
 start_hosts() {
   rm -f "$work"/rank.*
   jobs=()
   for node in 0 1; do
-    set -m # else SIGINT is ignored
+    set -m # otherwise SIGINT is ignored
     "$lockstep" run --nnodes 2 --node-rank $node --master-addr 127.0.0.1 --master-port $port -n 1 "$@" bash -c "$saver" "$work/rank" \
       >"$work/out.$node" 2>"$work/err.$node" &
     jobs+=($!)

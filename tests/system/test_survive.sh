@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# A training run that loses a rank, an agent or a host's link at a random moment ends with the bits of one that was left
-# alone. Usage: test_survive.sh BUILD_DIR. LOCKSTEP_SOAK=N: so many losses (5); LOCKSTEP_SOAK_SEED=N: of the moments.
-# Needs root, iproute2 and openssh-server; without them it says that it was skipped.
+# A training run that loses a rank, an agent or a host's link at a random moment ends with the bits of an undisturbed
+# run. Usage: test_survive.sh BUILD_DIR. LOCKSTEP_SOAK=N: number of losses (5). LOCKSTEP_SOAK_SEED=N: seed of the
+# moments. Needs root, iproute2 and openssh-server, and is skipped without them.
 set -u
 . tests/system/common.sh
 # shellcheck source=tools/hosts.sh
@@ -22,7 +22,7 @@ cifar=${LOCKSTEP_DATA:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/data}/cifar-10-b
 }
 printf 'host-a slots=2\nhost-b slots=2\n' >"$work/hosts"
 
-# Where CIFAR-10 is not on this machine, noise of its shape: what is compared is bits, not accuracy.
+# Without CIFAR-10, noise of its shape is used: the test compares bits, not accuracy.
 [ -d "$cifar" ] || {
   cifar=$work/cifar
   mkdir "$cifar"
@@ -36,7 +36,7 @@ for name in ["test_batch"] + ["data_batch_%d" % i for i in range(1, 6)]:
 }
 
 now_ms() { date +%s%3N; }
-start_run() { # four ranks on host-a and host-b, two where one of them is gone; the head is on host-c
+start_run() { # four ranks on host-a and host-b, two if one host is lost; the head is on host-c
   rm -rf "$work/run" "$work/summary"
   begun_ms=$(now_ms)
   (host_run 2 "$lockstep" run --hosts "$work/hosts" --ssh "$hosts_ssh" --grains 4 --min-ranks 2 --max-restarts 3 --heartbeat-timeout 2 \
@@ -52,16 +52,16 @@ end_run() {
   host_plug 1
 }
 
-pids_on() { # HOST TEXT: of its processes with TEXT in their command, the oldest first
+pids_on() { # HOST TEXT: its processes with TEXT in their command line, oldest first
   ip netns pids "$1" | xargs -r ps -o pid=,args= -p | awk -v wanted="$2" 'index($0, wanted) { print $1 }' | sort -n
 }
-# On a random host one of the processes that $1 matches, the first of them if $2 is 1, any of the first two if it is 2.
+# PATTERN N: kills one of the first N processes (1 or 2) that match PATTERN, on a random host.
 kill_one_of() {
   local pids
   mapfile -t pids < <(pids_on "${hosts[RANDOM % 2]}" "$1")
   [ ${#pids[@]} = 0 ] || kill -KILL "${pids[RANDOM % $2 % ${#pids[@]}]}" 2>/dev/null
 }
-# A host that cannot be reached from the beginning is an error of the command. Once a rank runs, all have joined.
+# A host that is unreachable from the start is an error of the command. Once a rank runs, all hosts have joined.
 unplug_one() {
   local ranks
   ranks=$(pids_on "${hosts[0]}" "$build/examples/resnet9")
@@ -96,7 +96,7 @@ for ((i = 0; i < n_losses; i++)); do
   if grep -q "generation 1 of . ranks follows" "$work/err"; then
     n_restarted=$((n_restarted + 1))
   elif [ $wall_ms -lt $undisturbed_ms ]; then
-    undisturbed_ms=$wall_ms # the loss came too late: the machine is quicker now than it was
+    undisturbed_ms=$wall_ms # the loss came too late: the machine is now faster than in the undisturbed run
   fi
   lost_ms=$((wall_ms - undisturbed_ms))
   n_of[$kind]=$((n_of[$kind] + 1))

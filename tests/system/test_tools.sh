@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The scripts of tools/ that users call: what they refuse.
+# Scripts of tools/ that users call: their errors.
 # Usage: test_tools.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -10,7 +10,7 @@ check "gpu-check --help is its usage" eval '[ $status = 0 ] && grep -q "^usage: 
 run tools/gpu-check --frobnicate
 check "gpu-check refuses an unknown option" eval '[ $status = 2 ] && err_has "^usage: tools/gpu-check"'
 
-# A machine that is no Debian and has no CMake.
+# A machine without apt-get and CMake.
 mkdir "$work/path"
 for program in bash cat dirname env grep sed tr; do ln -s "$(type -P $program)" "$work/path/"; done
 run env PATH="$work/path" tools/install-packages build

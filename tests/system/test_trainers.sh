@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# The trainers as users run them: real data, real processes, real mistakes.
+# The trainers from the command line: real data, real processes, real mistakes.
 # Usage: test_trainers.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -15,7 +15,8 @@ if ! found=$(tools/find-data); then
   exit 77
 fi
 read -r name directory <<<"$found"
-# MNIST is held to what PyTorch reaches with this model over seeds (0.964 to 0.968), Fashion-MNIST to 0.85 (0.86 to 0.88).
+# The bounds: MNIST must reach what PyTorch reaches with this model over seeds (0.964 to 0.968), Fashion-MNIST 0.85
+# (PyTorch: 0.86 to 0.88).
 case $name in mnist) least=0.962 mean=0.965 ;; *) least=0.85 mean=0.85 ;; esac
 echo "trains on $name in $directory"
 
@@ -73,12 +74,12 @@ run "$lockstep" run -n 2 "$mlp" --epochs 2 --summary "$work/epochs"
 check "mlp trains whole epochs when asked for them" [ "$(value "$work/epochs" steps)" = 282 ]
 run "$lockstep" run -n 2 "$mlp" --steps 200 --shard batches --summary "$work/batches"
 check "mlp learns where rank i mod n gets batch i" below "$(value "$work/batches" train_loss)" 1
-# 13 steps of 99 samples: 8 in each, the most of 14 that 8 ranks share evenly.
+# 13 steps of 99 samples. Each step takes 8, the largest part of 14 that 8 ranks share evenly.
 run "$lockstep" run -n 8 "$mlp" --samples 110 --features 16 --hidden 8 --classes 4 --batch 14 --epochs 2 --shard batches \
   --summary "$work/uneven"
 check "mlp says what its steps take where batches are shared unevenly" \
   eval 'out_has "^mlp: .* batch 8 \| steps 26 " && out_has " 26 steps in " && [ "$(value "$work/uneven" global_batch)" = 8 ]'
-# Uneven parts, and a last batch of 32: of 40 ranks, 8 have none of it.
+# Uneven parts, and a last batch of 32 samples: 8 of 40 ranks have none of it.
 run "$lockstep" run -n 1 "$build/examples/own_loop" "$directory"
 check "own_loop trains on one rank" status_is 0
 alone=$(sed -nE 's/^epoch 2: .* test accuracy ([0-9.]+)$/\1/p' "$work/out")
@@ -101,7 +102,7 @@ line() { sed -nE "s/^$1: y = ([0-9.]+) x .*/\\1/p" "$work/out"; }
 check "own_operator: outliers move the line of the squared errors" at_least "$(line 'mean squared error')" 4
 check "own_operator: and not that of the Huber loss, a custom operator" near "$(line 'huber loss')" 3 0.05
 
-# --- mistakes ---
+# --- errors ---
 run "$lockstep" run -n 2 "$mnist" --data "$work/nowhere"
 check "a missing directory is named" refused 1 "$work/nowhere"
 mkdir "$work/bad"
@@ -186,7 +187,7 @@ run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work
 check "so is one that nobody would read" refused 1 "$work/fifo: .* a FIFO that nobody reads"
 timeout 60 cat "$work/fifo" >"$work/read" &
 reader=$!
-sleep 0.5 # until it is there
+sleep 0.5 # until it has started
 run timeout 60 "$mnist" --data "$directory" --steps 1 --quiet --summary "$work/fifo"
 wait $reader
 check "one that is read gets the summary" eval '[ "$status" = 0 ] && grep -q "^{.*params_sha256" "$work/read"'
@@ -221,7 +222,7 @@ run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$long"
 check "a checkpoint's name that is too long is refused before training" refused 1 "xxx.tmp: .* File name too long"
 run bash -c "ulimit -f 100; '$mnist' --data '$directory' --steps 1 --save '$work/limited'"
 check "a checkpoint beyond the limit on files is an error, and leaves nothing" eval 'grep -q "limited: File too large" "$work/err" && [ "$status" = 1 ] && [ -z "$(ls "$work"/limited* 2>/dev/null)" ]'
-# Not where a program takes as much as that before it begins, as one with a sanitizer does.
+# Skipped if a program needs that much address space before it starts, as with a sanitizer.
 if (ulimit -v 4000000; "$mlp" --help >"$work/out" 2>&1); then
   (ulimit -v 4000000; exec "$mlp" --steps 2147483647) >"$work/out" 2>"$work/err" &
   eventually out_has '^step 0 '

@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* Checkpoints: a resumed run ends with the bits of one that was never interrupted; a file that is not what it should be
- * is an error that changes nothing. */
+/* Checkpoints: a resumed run ends with the same bits as an uninterrupted one. A bad file is an error that changes
+ * nothing. */
 #include "ranks.h"
 
 #include "base/base.h"
@@ -18,7 +18,7 @@ static const uint64_t DATA_HASH = 0x8123456789abcdef;
 static char directory[] = "/tmp/lockstep_checkpoint_XXXXXX";
 static char saved_path[128], other_path[128];
 
-typedef enum rule_kind { ADAM, SGD, MOMENTUM, SGD_OF_MATRICES } rule_kind; /* the last one: decays just these */
+typedef enum rule_kind { ADAM, SGD, MOMENTUM, SGD_OF_MATRICES } rule_kind; /* the last one decays only matrices */
 
 typedef struct set_up {
     lks_group *group;
@@ -38,8 +38,8 @@ static lks_optimizer make_rule(rule_kind kind) {
                                       .decay_matrices_only = kind == SGD_OF_MATRICES});
 }
 
-/* With momentum, a convolution whose channels are no multiple of a vector, and a batch norm's buffers; else layers
- * whose parameters lie as they are read. */
+/* With momentum: a convolution whose channel count is no multiple of a vector, and a batch norm with buffers. Otherwise
+ * layers whose parameters are row-major in memory. */
 static lks_node *build(lks_node *x, rule_kind kind, int64_t n_hidden) {
     lks_node *h;
     if (kind == MOMENTUM) {
@@ -92,7 +92,7 @@ static void destroy(set_up *s) {
     *s = (set_up){0};
 }
 
-/* From where the position is to `until` steps of the whole run. */
+/* Trains from the current position until step `until` of the whole run. */
 static int train(set_up *s, int64_t until) {
     lks_batch batch;
     lks_loader_seek(s->loader, s->position.epoch, s->position.step);
@@ -143,7 +143,7 @@ static int resume(void *argument) {
     result *r = argument;
     set_up s = {0};
     RANK_CHECK(create(&s, r->kind, 20, 4) == 0);
-    s.position.data_hash = r->kind == ADAM ? DATA_HASH : 0; /* the same, or nobody asks */
+    s.position.data_hash = r->kind == ADAM ? DATA_HASH : 0; /* the same hash, or no check */
     RANK_OK(lks_trainer_load(s.trainer, saved_path, &s.position));
     RANK_CHECK(s.position.epoch == SAVED_AT / STEPS_PER_EPOCH && s.position.step == SAVED_AT % STEPS_PER_EPOCH);
     RANK_CHECK(train(&s, N_STEPS) == 0);
@@ -188,7 +188,8 @@ static size_t read_file(const char *path, unsigned char bytes[MAX_FILE]) {
     return nbytes;
 }
 
-/* Not truncated first: file systems then write the new contents to the disk at once, and this is done often. */
+/* The file is not truncated first: after a truncation, file systems write the new contents to disk at once, which is
+ * slow. */
 static void write_file(const char *path, const unsigned char *bytes, size_t nbytes) {
     int descriptor = open(path, O_WRONLY | O_CREAT, 0600);
     assert_true(descriptor >= 0);
@@ -197,7 +198,7 @@ static void write_file(const char *path, const unsigned char *bytes, size_t nbyt
     close(descriptor);
 }
 
-/* The state is divided otherwise, so nothing but the whole of it can come out the same. */
+/* With another number of ranks the state is divided differently. The files match only if all of it was saved. */
 static void compare_files(rule_kind kind) {
     static unsigned char before[MAX_FILE], after[MAX_FILE];
     for (int from = 1; from <= 3; from++) {
@@ -219,12 +220,12 @@ static void any_number_of_ranks_reads_and_writes_the_same_file(void **state) {
     for (int kind = ADAM; kind <= MOMENTUM; kind++) compare_files((rule_kind)kind);
 }
 
-/* --- weights alone --- */
+/* --- weights only --- */
 
 static int load_weights(void *argument) {
     result *r = argument;
     set_up s = {0};
-    RANK_CHECK(create(&s, r->kind == ADAM ? SGD : r->kind, 20, 9) == 0); /* another rule and seed: no matter */
+    RANK_CHECK(create(&s, r->kind == ADAM ? SGD : r->kind, 20, 9) == 0); /* another rule and seed do not matter */
     RANK_OK(lks_trainer_load_weights(s.trainer, saved_path));
     RANK_CHECK(note_hash(&s, r->hex) == 0);
     if (lks_group_rank(s.group) == 0) RANK_OK(lks_store_save(lks_trainer_store(s.trainer), other_path));
@@ -247,7 +248,7 @@ static void weights_are_taken_from_a_checkpoint_or_a_file_of_weights(void **stat
             run_ranks(size, load_weights, &loaded);
             assert_string_equal(loaded.hex, saved.hex);
         }
-    /* The data of a file of weights hashes to what lks_store_sha256 gives. */
+    /* The hash in a weights file is the hash of its data, which lks_store_sha256 returns. */
     static unsigned char bytes[MAX_FILE];
     bytes[read_file(other_path, bytes)] = '\0';
     assert_non_null(strstr((const char *)bytes + 8, saved.hex));
@@ -285,7 +286,7 @@ static void files_of_others_are_read(void **state) {
     lks_graph_destroy(g);
 }
 
-/* --- what is not right --- */
+/* --- errors --- */
 
 typedef struct bad_load {
     rule_kind kind;
@@ -317,12 +318,12 @@ static int load_in_vain(void *argument) {
     RANK_CHECK(strstr(lks_error_text(), b->text) != NULL);
     RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), after));
     RANK_CHECK(strcmp(before, after) == 0);
-    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group is usable */
     destroy(&s);
     return 0;
 }
 
-/* The other ranks cannot be asked any more, which is not what is wrong with the file. */
+/* In a dead group the other ranks cannot be asked. The error must still be that of the file. */
 static int load_in_a_dead_group(void *argument) {
     set_up s = {0};
     const char *path = argument;
@@ -349,7 +350,7 @@ static int load_what_one_rank_has_not(void *argument) {
     if (!is_odd) RANK_CHECK(strstr(lks_error_text(), path) != NULL);
     if (!is_odd) RANK_CHECK(strstr(lks_error_text(), "rank 1 failed, so rank") != NULL);
     RANK_CHECK(strstr(lks_error_text(), "/nowhere/weights: No such file or directory") != NULL);
-    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group is usable */
     destroy(&s);
     return 0;
 }
@@ -384,7 +385,7 @@ static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state)
          "a learning-rate schedule of 40 steps, this run's has 80", 0, true},
     };
     result weights = {.kind = MOMENTUM};
-    run_ranks(1, load_weights, &weights); /* leaves a file of weights alone */
+    run_ranks(1, load_weights, &weights); /* writes a file of weights only */
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_ranks(2, load_in_vain, &cases[i]);
     bad_load of_matrices = {SGD_OF_MATRICES,
                             20,
@@ -401,9 +402,9 @@ static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state)
     run_ranks(2, load_in_vain, &of_matrices);
 }
 
-/* --- counters that nothing can be computed with, in a file whose hash is good --- */
+/* --- invalid counters in a file with a valid hash --- */
 
-/* The counters are the last entry but one, the rule is the last. */
+/* The counters are the last but one entry, the rule is the last. */
 static void write_counters(const unsigned char *good, size_t nbytes, int64_t version, int64_t step, int64_t epoch,
                            int64_t epoch_step) {
     static unsigned char bytes[MAX_FILE];
@@ -469,7 +470,7 @@ static void a_checkpoint_of_another_version_is_refused_by_its_number(void **stat
     run_ranks(1, load_in_vain, &bad);
 }
 
-/* The hash is of the data alone. */
+/* The hash covers only the data, so it does not detect a changed type. */
 static void a_checkpoint_with_other_counters_is_of_another_run_too(void **state) {
     (void)state;
     static unsigned char bytes[MAX_FILE];
@@ -479,7 +480,7 @@ static void a_checkpoint_with_other_counters_is_of_another_run_too(void **state)
     size_t nbytes = read_file(saved_path, bytes);
     char *at = strstr((char *)bytes + 8, counters);
     assert_non_null(at);
-    at[sizeof counters - 1] = 'F'; /* of F64, not I64 */
+    at[sizeof counters - 1] = 'F'; /* F64 instead of I64 */
     write_file(other_path, bytes, nbytes);
     bad_load bad = {MOMENTUM, 20,   4, BATCH, other_path, false, LKS_ERR_ARGUMENT, "'trainer.counters' is of F64",
                     0,        false};
@@ -510,14 +511,14 @@ static void a_position_that_is_not_the_trainers_is_not_saved(void **state) {
 
 /* --- files that are cut or damaged --- */
 
-/* One trainer, many files. */
+/* One trainer loads many damaged files. */
 typedef struct spoiled {
     unsigned char bytes[MAX_FILE];
     size_t nbytes;
     char hex[65]; /* of the weights in the good file */
 } spoiled;
 
-/* 1 where the file was refused, 0 where it was as good as the good one, -1 else. */
+/* Returns 1 if the file was refused, 0 if it loaded like the undamaged file, and -1 otherwise. */
 static int try_file(set_up *s, const spoiled *f, size_t nbytes) {
     char hex[65];
     lks_position position = s->position;
@@ -552,7 +553,7 @@ static int load_spoiled(void *argument) {
     return 0;
 }
 
-/* Of the header, only what says nothing may change: the name of the format, a blank. */
+/* In the header, only bytes without effect may change: the name of the format, a blank. */
 static void cut_files_and_flipped_bits_are_noticed(void **state) {
     (void)state;
     static spoiled f;
@@ -641,7 +642,7 @@ static int save_and_load_nothing(void *argument) {
     RANK_CHECK(says_that_it_is_null(lks_store_load(NULL, other_path), "store_load: `store` is NULL"));
     RANK_CHECK(lks_store_save(store, "") == LKS_ERR_FILE && strstr(lks_error_text(), "the path is empty") != NULL);
     RANK_CHECK(lks_store_load(store, "") == LKS_ERR_FILE && strstr(lks_error_text(), "the path is empty") != NULL);
-    RANK_OK(lks_trainer_save(t, other_path, &s.position)); /* the group lives on */
+    RANK_OK(lks_trainer_save(t, other_path, &s.position)); /* the group is usable */
     destroy(&s);
     return 0;
 }
@@ -688,5 +689,5 @@ int main(void) {
     int n_failed = run_group(tests);
     unlink(saved_path);
     unlink(other_path);
-    return rmdir(directory) != 0 ? 1 : n_failed; /* no temporary file is left */
+    return rmdir(directory) != 0 ? 1 : n_failed; /* fails if a temporary file is left */
 }

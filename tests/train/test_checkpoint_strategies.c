@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* Checkpoints do not know by which strategy they were saved: any other reads them, and goes on to the same bits. Nor do
- * they know of compressed gradients: who goes on from one holds nothing back. */
+/* Checkpoints are independent of the strategy that saved them: any other reads them and continues with the same bits.
+ * They contain no compression errors: a run that continues from a checkpoint holds nothing back. */
 #include "ranks.h"
 
 #include "base/base.h"
@@ -19,9 +19,9 @@ typedef struct run {
     lks_strategy strategy;
     size_t bucket_nbytes;
     lks_compression compression;
-    int64_t n_abandoned;     /* steps before what is loaded takes their place */
-    int64_t n_steps;         /* to train, from the beginning or from what is loaded */
-    const char *load, *save; /* before and after; NULL: not */
+    int64_t n_abandoned;     /* steps before the checkpoint is loaded and replaces them */
+    int64_t n_steps;         /* number of steps to train, from the start or from the checkpoint */
+    const char *load, *save; /* before and after training; NULL: none */
     char hex[65];
     size_t activations_nbytes; /* rank 0's */
 } run;
@@ -34,7 +34,7 @@ typedef struct set_up {
     lks_trainer *trainer;
 } set_up;
 
-/* Large enough for several buckets of several ranks. */
+/* The model is large enough for several buckets on several ranks. */
 static int create(set_up *s, const run *r) {
     RANK_OK(lks_init(&s->group, NULL));
     RANK_OK(lks_dataset_classification(&s->data, &(lks_classification_options){.n_samples = BATCH * STEPS_PER_EPOCH,
@@ -116,7 +116,7 @@ static void compare_files(const char *a, const char *b) {
     lksi_free(bytes_b);
 }
 
-/* State that had gone to the wrong place, or none, would show in the file or in the steps that follow. */
+/* State that was restored to the wrong place, or not at all, would change the copied file or the later steps. */
 static void every_strategy_reads_what_any_other_saved(void **state) {
     (void)state;
     for (int size = IS_SLOW_BUILD ? 2 : 1; size <= (IS_SLOW_BUILD ? 2 : 3); size++)
@@ -130,7 +130,7 @@ static void every_strategy_reads_what_any_other_saved(void **state) {
                 run copied = strategies[to], resumed = strategies[to];
                 copied.load = resumed.load = saved_path, copied.save = other_path;
                 resumed.n_steps = STEPS_PER_EPOCH - SAVED_AT;
-                run_ranks(size % 3 + 1, train, &copied); /* by another number of ranks */
+                run_ranks(size % 3 + 1, train, &copied); /* on another number of ranks */
                 compare_files(saved_path, other_path);
                 run_ranks(size, train, &resumed);
                 assert_string_equal(resumed.hex, through.hex);
@@ -138,8 +138,8 @@ static void every_strategy_reads_what_any_other_saved(void **state) {
         }
 }
 
-/* By who has just begun as by who gives up steps that it has made, whose errors are not those of the parameters that it
- * goes on from. */
+/* Holds for a new run, and for a run that abandons steps: its errors belong to other parameters than those it continues
+ * from. */
 static void who_goes_on_holds_back_nothing(void **state) {
     (void)state;
     static const lks_compression kinds[] = {
@@ -155,7 +155,7 @@ static void who_goes_on_holds_back_nothing(void **state) {
             run_ranks(size, train, &gone_back);
             run_ranks(size, train, &through);
             assert_string_equal(gone_back.hex, begun.hex);
-            assert_string_not_equal(through.hex, begun.hex); /* which held back something there */
+            assert_string_not_equal(through.hex, begun.hex); /* this run held something back at the checkpoint */
         }
 }
 

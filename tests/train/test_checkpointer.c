@@ -1,5 +1,5 @@
-/* Checkpoints while training: what is on the disk is whole or passed over, on all ranks alike, and a run that goes on
- * from it ends with the bits of one that was never interrupted. */
+/* Checkpoints while training: a file on disk is complete, or all ranks pass it over. A resumed run ends with the same
+ * bits as an uninterrupted one. */
 #include "ranks.h"
 
 #include "base/base.h"
@@ -78,7 +78,8 @@ static int make_step(set_up *s, lks_metrics *metrics) {
 
 static void seek(set_up *s) { lks_loader_seek(s->loader, s->position.epoch, s->position.step); }
 
-/* The ranks other than the first may have another directory, or none: it is not theirs to read or write. */
+/* Only rank 0 reads and writes the directory. The other ranks may name another directory, or one that does not
+ * exist. */
 static const char *directory_of(const set_up *s) {
     return lks_group_rank(s->group) == 0 ? directory : "/nowhere/checkpoints";
 }
@@ -100,7 +101,7 @@ static void empty_directory(void) {
     assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c): a directory of the test's own */
 }
 
-/* "12 24 36": the steps that have a file, the newest last. */
+/* "12 24 36": the steps that have a file, in ascending order. */
 static void list(char text[256]) {
     int64_t *steps;
     size_t count, used = 0;
@@ -118,13 +119,13 @@ static void list(char text[256]) {
         assert_string_equal(found_steps, expected);                                                                    \
     } while (0)
 
-/* --- a run, from wherever it stands to a step --- */
+/* --- a run, from its current position to a step --- */
 
 typedef struct run {
     int64_t until, every, keep;
     lks_strategy strategy;
     bool saves_at_end;
-    int64_t began_at; /* as rank 0 saw it; of the next ones, too */
+    int64_t began_at; /* as seen by rank 0, like the fields below */
     char hex[65], taken[256];
 } run;
 
@@ -197,7 +198,7 @@ static void the_newest_ones_are_kept_and_partial_ones_removed(void **state) {
     run_ranks(2, train, &r);
     assert_steps("10 12");
     assert_false(lksi_file_exists(partial));
-    assert_true(lksi_file_exists(path)); /* not a checkpoint */
+    assert_true(lksi_file_exists(path)); /* not named like a checkpoint */
     run defaults = {.until = 20, .every = 2, .saves_at_end = true};
     run_ranks(2, train, &defaults);
     assert_steps("16 18 20");
@@ -206,7 +207,7 @@ static void the_newest_ones_are_kept_and_partial_ones_removed(void **state) {
     assert_steps("18 20 23");
 }
 
-/* --- what is no good is passed over --- */
+/* --- damaged checkpoints are passed over --- */
 
 static void spoil(int64_t step, int how) {
     char path[LKSI_PATH_NBYTES];
@@ -215,7 +216,7 @@ static void spoil(int64_t step, int how) {
     path_of(path, step);
     assert_ok(lksi_file_read(path, 1 << 20, &bytes, &nbytes));
     switch (how) {
-    case 0: /* torn */
+    case 0: /* cut short */
         write_bytes(path, bytes, nbytes / 2);
         break;
     case 1: /* a bit flipped */
@@ -228,7 +229,7 @@ static void spoil(int64_t step, int how) {
     case 3: /* something else */
         write_bytes(path, "step,loss\n1,2.3\n", 16);
         break;
-    default: /* not even a file */
+    default: /* not a regular file */
         assert_int_equal(unlink(path), 0);
         assert_int_equal(mkdir(path, 0777), 0);
     }
@@ -240,7 +241,7 @@ static void damaged_ones_are_passed_over_and_the_one_before_is_used(void **state
     (void)state;
     char hex[65], expected[LKSI_PATH_NBYTES];
     undisturbed(hex);
-    lks_log_set_level(LKS_LOG_ERROR); /* the warnings are tested where they are read: tests/system */
+    lks_log_set_level(LKS_LOG_ERROR); /* tests/system checks the warnings */
     for (int how = 0; how < N_WAYS; how++) {
         run before = {.until = 20, .every = 6}, after = {.until = N_STEPS};
         empty_directory();
@@ -263,7 +264,7 @@ static int resume_in_vain(void *argument) {
     RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
     RANK_CHECK(lks_trainer_resume(s.trainer, directory_of(&s), &s.position, NULL, 0) == LKS_ERR_FORMAT);
     RANK_CHECK(strstr(lks_error_text(), "none of the 2 checkpoints in it can be used") != NULL);
-    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group is usable */
     destroy(&s);
     return 0;
 }
@@ -281,7 +282,7 @@ static void a_directory_of_damaged_ones_is_not_taken_for_an_empty_one(void **sta
     assert_steps("6 12");
 }
 
-/* A later one that a run has not gone on from is gone once it has written one of its own. */
+/* A later checkpoint that was passed over is deleted when the run writes its next one. */
 static void later_ones_that_were_passed_over_do_not_outlive_the_next(void **state) {
     (void)state;
     run before = {.until = 18, .every = 6}, after = {.until = 16, .every = 8};
@@ -295,7 +296,7 @@ static void later_ones_that_were_passed_over_do_not_outlive_the_next(void **stat
     assert_steps("6 12 16");
 }
 
-/* --- whose the directory is --- */
+/* --- the owner of the directory --- */
 
 typedef struct refusal {
     lks_status status;
@@ -311,7 +312,7 @@ static int take_directory_in_vain(void *argument) {
     bool is_first = lks_group_rank(s.group) == 0;
     RANK_CHECK(checkpointer == NULL && status == expected->status);
     RANK_CHECK(strstr(lks_error_text(), is_first ? expected->text : "rank 0 failed, so rank") != NULL);
-    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group is usable */
     destroy(&s);
     return 0;
 }
@@ -353,7 +354,7 @@ static int give_options_that_cannot_be_meant(void *argument) {
     return 0;
 }
 
-/* --- errors of the thread come back --- */
+/* --- errors of the thread are returned --- */
 
 static int lose_the_directory(void *argument) {
     (void)argument;
@@ -368,7 +369,7 @@ static int lose_the_directory(void *argument) {
     RANK_CHECK(lks_checkpointer_path(checkpointer)[0] == '\0');
     if (is_first) RANK_CHECK(rename(directory, elsewhere) == 0);
     RANK_CHECK(make_step(&s, NULL) == 0);
-    RANK_OK(lks_checkpointer_step(checkpointer, &s.position)); /* begun, and in vain */
+    RANK_OK(lks_checkpointer_step(checkpointer, &s.position)); /* the write starts and fails */
     RANK_CHECK(make_step(&s, NULL) == 0 && make_step(&s, NULL) == 0);
     RANK_CHECK(lks_checkpointer_step(checkpointer, &s.position) == LKS_ERR_FILE);
     RANK_CHECK(strstr(lks_error_text(), "step-000000000002.safetensors: ") != NULL);
@@ -376,10 +377,10 @@ static int lose_the_directory(void *argument) {
     RANK_OK(lks_barrier(s.group, NULL));
     if (is_first) RANK_CHECK(rename(elsewhere, directory) == 0);
     RANK_OK(lks_barrier(s.group, NULL));
-    RANK_OK(lks_checkpointer_step(checkpointer, &s.position)); /* it is told once */
+    RANK_OK(lks_checkpointer_step(checkpointer, &s.position)); /* the error is returned only once */
     RANK_OK(lks_checkpointer_finish(checkpointer));
     s.position.step++;
-    RANK_CHECK(lks_checkpointer_save(checkpointer, &s.position) == LKS_ERR_ARGUMENT); /* not where the trainer is */
+    RANK_CHECK(lks_checkpointer_save(checkpointer, &s.position) == LKS_ERR_ARGUMENT); /* not the trainer's position */
     RANK_CHECK(lks_checkpointer_save(checkpointer, NULL) == LKS_ERR_ARGUMENT);
     RANK_CHECK(strstr(lks_error_text(), "checkpointer: `position` is NULL") != NULL);
     lks_checkpointer_destroy(checkpointer);
@@ -400,7 +401,7 @@ static void what_could_not_be_written_is_named_on_all_ranks_at_the_next(void **s
 static int run_out_of_memory(void *argument) {
     (void)argument;
     set_up s;
-    /* Not with copies: a rank that has no memory to compare them gives up the group. */
+    /* Only the shared strategy: with copies, a rank without memory to compare them aborts the group. */
     RANK_CHECK(create(&s, LKS_STRATEGY_SHARED) == 0);
     bool is_first = lks_group_rank(s.group) == 0;
     RANK_CHECK(make_step(&s, NULL) == 0);

@@ -1,4 +1,5 @@
-/* One rank of a trainer is given something else than the others, or goes wrong: every rank is told what and where. */
+/* One rank of a trainer gets other arguments than the others, or fails: every rank gets an error that says what and
+ * where. */
 #include "ranks.h"
 
 #include <lockstep/train.h>
@@ -11,7 +12,7 @@
 
 enum { N_RANKS = 3, N_FEATURES = 16, N_CLASSES = 4, COUNT = 16 /* samples of a rank in a step */ };
 
-/* How the odd one, rank 1, differs. */
+/* What rank 1 does differently. */
 typedef enum fault {
     OTHER_WIDTH,
     OTHER_ACTIVATION,
@@ -31,7 +32,7 @@ typedef enum fault {
     N_FAULTS
 } fault;
 
-/* A line of the table, its columns' spaces left out. */
+/* A line of the table without the spaces of its columns. */
 static const char *const lines[N_FAULTS] = {
     [OTHER_WIDTH] = "\nparameter fc1.weight|f32 (8,16)|f32 (9,16)\n",
     [OTHER_ACTIVATION] = "|relu f32 (N,8) of 4|tanh f32 (N,8) of 4",
@@ -94,7 +95,7 @@ static lks_status create(set_up *s, fault which, lks_trainer_options options, in
     return lks_trainer_create(&s->trainer, lks_cross_entropy(logits, y), &options);
 }
 
-/* Samples that differ by rank and step. */
+/* The samples differ by rank and step. */
 static lks_batch *make_batch(set_up *s, int step) {
     int rank = lks_group_rank(s->group), size = lks_group_size(s->group);
     for (int i = 0; i < COUNT * N_FEATURES; i++) s->features[i] = (float)((i * 7 + rank * 3 + step) % 11 - 5) / 5;
@@ -116,7 +117,7 @@ static void destroy(set_up *s) {
     lks_group_destroy(s->group);
 }
 
-/* Leaves out the spaces around "|" and before a line. */
+/* Removes the spaces around "|" and at the start of a line. */
 static void squeeze(const char *table, char *squeezed) {
     char before = '\n';
     for (; *table != '\0'; table++) {
@@ -127,7 +128,7 @@ static void squeeze(const char *table, char *squeezed) {
     *squeezed = '\0';
 }
 
-/* A step on `rank`'s part of samples in the order of `seed`, which all ranks should have in common. */
+/* Takes a step on `rank`'s part of the samples, in the order given by `seed`. All ranks should use the same seed. */
 static lks_status step_on_part(set_up *s, int rank, uint64_t seed) {
     int n_ranks = lks_group_size(s->group);
     lks_dataset *data;
@@ -182,7 +183,7 @@ static void every_difference_is_a_line_of_a_table_on_every_rank(void **state) {
         }
 }
 
-/* Rank 1 has rank 0's: the ranks' samples would be as many as they expect, and some of them seen twice. */
+/* Rank 1 uses rank 0's part: the number of samples is what the ranks expect, but some of them come twice. */
 static int take_the_part_of_another(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -201,12 +202,12 @@ static void the_part_of_another_rank_is_refused(void **state) {
     assert_ok(lks_spawn(N_RANKS, LKS_PROCESSES, take_the_part_of_another, NULL));
 }
 
-/* Shared by the ranks. */
+/* In memory shared by the ranks. */
 typedef struct told {
     _Atomic int is_ending, n_told;
 } told;
 
-/* Ranks 0 and 2 hear of it at the next chunk, and not when they meet in the end. */
+/* Ranks 0 and 2 must get the error at the next chunk, not only at the end of the evaluation. */
 static int be_lost_in_an_evaluation(void *argument) {
     enum { N_SAMPLES = 500 * 20 };
     static float features[N_SAMPLES * N_FEATURES];
@@ -225,7 +226,7 @@ static int be_lost_in_an_evaluation(void *argument) {
                                                              .n_classes = N_CLASSES}));
     if (lks_group_rank(s.group) == 1) {
         atomic_store(&t->is_ending, 1);
-        (void)raise(SIGKILL); /* at once: a sanitizer takes its time to exit */
+        (void)raise(SIGKILL); /* at once, because exit takes long with a sanitizer */
     }
     while (!atomic_load(&t->is_ending)) usleep(1000);
     usleep(500 * 1000);
@@ -246,8 +247,8 @@ static void a_rank_lost_in_an_evaluation_is_named_before_its_end(void **state) {
     munmap(t, sizeof *t);
 }
 
-/* One feature of 6e37: logits and loss stay finite, the weights' gradients, sums over the samples, do not. NaN: neither
- * does the loss. */
+/* Sets one feature to `value`. With 6e37 the logits and the loss stay finite, but the weights' gradients, which are
+ * sums over the samples, do not. With NaN the loss is not finite either. */
 static void spoil(lks_batch *batch, float *features, float value) {
     memset(features, 0, COUNT * N_FEATURES * sizeof *features);
     for (int i = 0; i < COUNT; i++) features[i * N_FEATURES] = value;
@@ -260,7 +261,7 @@ typedef struct way {
     float bad_feature;
 } way;
 
-/* Three steps; before the second, where `is_bad`, one whose gradient on rank 1 is infinite. */
+/* Takes three steps. If `is_bad`, an extra step with an infinite gradient on rank 1 comes before the second. */
 static int train_around_a_bad_step(const way *how, int is_bad, char hex[65]) {
     set_up s = {0};
     RANK_OK(lks_init(&s.group, NULL));
@@ -288,7 +289,7 @@ static int compute_a_bad_gradient(void *argument) {
     char with[65], without[65];
     RANK_CHECK(train_around_a_bad_step(argument, 1, with) == 0);
     RANK_CHECK(train_around_a_bad_step(argument, 0, without) == 0);
-    RANK_CHECK(strcmp(with, without) == 0); /* nothing of the bad step is left */
+    RANK_CHECK(strcmp(with, without) == 0); /* no trace of the bad step is left */
     return 0;
 }
 
@@ -300,7 +301,7 @@ static void a_gradient_that_is_no_number_is_named_and_not_used(void **state) {
                 run_ranks(N_RANKS, compute_a_bad_gradient, &((way){strategy, accumulate, has_loss ? 6e37f : NAN}));
 }
 
-/* As a user's loop does it. */
+/* Checks the gradients in a user's own loop. */
 static int check_own_gradients(void *argument) {
     (void)argument;
     lks_group *group;
@@ -330,7 +331,7 @@ static void own_loops_can_ask_about_their_gradients(void **state) {
     run_ranks(N_RANKS, check_own_gradients, NULL);
 }
 
-/* Rank 2 changes one bit of one value behind the others' back. */
+/* Rank 2 changes one bit of one value of its replica. */
 static lks_status corrupt(set_up *s) {
     lks_store *store = lks_trainer_store(s->trainer);
     int index = lks_store_find(store, "fc2.weight");
@@ -340,7 +341,7 @@ static lks_status corrupt(set_up *s) {
     return status == LKS_OK ? lks_store_write(store, index, values) : status;
 }
 
-/* Replicas of their own, as over tcp. */
+/* Each rank has its own replica, as over tcp. */
 static int corrupt_one_replica(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -357,7 +358,8 @@ static int corrupt_one_replica(void *argument) {
     return 0;
 }
 
-/* On one host, where the next step's update would write the copy anew: it is found before, and by nothing later. */
+/* Ranks of one host have copies. The next update would overwrite the corrupt copy. The check before it must find the
+ * difference, because nothing later can. */
 static int corrupt_one_copy(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -386,7 +388,7 @@ static void a_replica_that_went_its_own_way_is_noticed_within_check_every(void *
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        /* Processes come before any thread. */
+        /* must be first: it forks, so no thread may exist yet */
         cmocka_unit_test(every_difference_is_a_line_of_a_table_on_every_rank),
         cmocka_unit_test(the_part_of_another_rank_is_refused),
         cmocka_unit_test(a_rank_lost_in_an_evaluation_is_named_before_its_end),

@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* Grains: the same bits at every world size that divides them, and what is refused. */
+/* Grains: the same bits at every world size that divides their number, and what is refused. */
 #include "ranks.h"
 
 #include "parallel/parallel_internal.h"
@@ -12,16 +12,16 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Batches of 24, 24 and 5: the last one is smaller than the grains. 60 words in 11 columns end early, and in windows of
- * 4 the last step of some grains has no label. */
+/* The batches are 24, 24 and 5 samples: the last one is smaller than the number of grains. The text's 11 columns end
+ * early. In windows of 4, some grains have no label in the last step. */
 enum { GRAINS = 8, N_SAMPLES = 53, BATCH = 24, N_FEATURES = 75, N_CLASSES = 5 };
-enum { FC_HIDDEN = 160, HIDDEN = 40 }; /* so many weights that there are several buckets of the least size */
+enum { FC_HIDDEN = 160, HIDDEN = 40 }; /* enough weights for several buckets of the minimum size */
 enum { N_TOKENS = 103, COLUMNS = 11, BPTT = 4, N_EPOCHS = 2, MAX_STEPS = 16 };
 
 typedef enum model_kind { PLAIN, BATCH_NORM, DROPOUT, LSTM, FEW_COLUMNS, N_KINDS } model_kind;
 
 typedef struct result {
-    char hex[65], later[65]; /* after all epochs, and one step more */
+    char hex[65], later[65]; /* after all epochs, and after one more step */
     int n_steps;
     double losses[MAX_STEPS], accuracies[MAX_STEPS], norms[MAX_STEPS];
     lks_metrics evaluated;
@@ -34,7 +34,7 @@ typedef struct job {
     int64_t grains;
     lks_strategy strategy;
     size_t bucket_nbytes;
-    const char *transport, *save, *load; /* a checkpoint in the middle of the first epoch, or NULL */
+    const char *transport, *save, *load; /* path of a checkpoint in the middle of the first epoch, or NULL */
     result result;
 } job;
 
@@ -43,7 +43,7 @@ typedef struct set_up {
     lks_graph *graph;
     lks_dataset *data;
     lks_loader *loader;
-    lks_windows *windows; /* of a text, in place of the data */
+    lks_windows *windows; /* for a text model, instead of the data set */
     lks_trainer *trainer;
     int32_t tokens[N_TOKENS];
     int64_t steps_per_epoch, global_batch;
@@ -166,7 +166,7 @@ static int step_once(set_up *s, const lks_batch *batch, int epoch, result *r) {
     int64_t before = lks_memory_allocation_count();
     RANK_OK(lks_trainer_step(s->trainer, batch, &metrics));
     if (epoch > 0) r->step_allocations += lks_memory_allocation_count() - before;
-    RANK_OK(lks_barrier(s->group, NULL)); /* nobody goes on to allocate while another still counts */
+    RANK_OK(lks_barrier(s->group, NULL)); /* no rank may allocate while another still counts */
     RANK_CHECK(r->n_steps < MAX_STEPS);
     r->losses[r->n_steps] = metrics.loss;
     r->accuracies[r->n_steps] = metrics.accuracy;
@@ -222,11 +222,12 @@ static void assert_same(const result *a, const result *b) {
     assert_true(a->evaluated.loss == b->evaluated.loss && a->evaluated.accuracy == b->evaluated.accuracy);
 }
 
-/* --- the promise --- */
+/* --- the same bits --- */
 
-static result of_a_process; /* which threads have to give, too */
+static result of_a_process; /* threads must have the same result */
 
-/* Processes on a host share a replica, over TCP each has its own. They come before any thread of this program's. */
+/* Processes of one host share a replica. Over tcp each has its own. This test comes first: it forks, so no thread may
+ * exist yet. */
 static void processes_give_the_same_bits_over_shared_memory_and_tcp(void **state) {
     (void)state;
     enum { N_JOBS = 4 };
@@ -246,7 +247,7 @@ static void processes_give_the_same_bits_over_shared_memory_and_tcp(void **state
     munmap(jobs, N_JOBS * sizeof *jobs);
 }
 
-/* Also where a step's buckets are reduced while its last grain goes backward. */
+/* Includes steps whose buckets are reduced during the backward pass of the last grain. */
 static void any_number_of_threads_gives_the_same_bits_by_any_strategy(void **state) {
     (void)state;
     static const lks_strategy strategies[] = {LKS_STRATEGY_SHARED, LKS_STRATEGY_BUCKETED, LKS_STRATEGY_SHARDED};
@@ -267,7 +268,7 @@ static void any_number_of_threads_gives_the_same_bits_by_any_strategy(void **sta
     assert_same(&one.result, &of_a_process);
 }
 
-/* Else the tests above could pass for another reason than that grains are summed in one order. */
+/* Without these differences, the tests above could pass even if grains were not summed in a fixed order. */
 static void the_number_of_grains_and_without_any_that_of_ranks_change_the_bits(void **state) {
     (void)state;
     job eight = {.grains = GRAINS}, four = {.grains = GRAINS / 2}, one_rank = {0}, two_ranks = {0};
@@ -280,7 +281,7 @@ static void the_number_of_grains_and_without_any_that_of_ranks_change_the_bits(v
     assert_string_not_equal(one_rank.result.hex, two_ranks.result.hex);
 }
 
-/* In the middle of an epoch: the rows of states go to other ranks, of which some may have none. */
+/* The run resumes in the middle of an epoch: rows of states move to other ranks, some of which may have no rows. */
 static void a_run_goes_on_to_the_same_bits_at_another_world_size(void **state) {
     (void)state;
     static const char path[] = LKSI_BUILD_DIR "/tests/grains.safetensors";
@@ -319,7 +320,7 @@ static void a_checkpoint_of_other_grains_is_refused(void **state) {
 
 /* --- what is refused --- */
 
-/* Which trainer rank 0 asks for; the others ask for 8 grains. */
+/* The options of rank 0's trainer. The others request 8 grains. */
 typedef struct refusal {
     int64_t grains, accumulate;
     lks_status status;
@@ -379,13 +380,13 @@ static void an_algorithm_that_adds_in_another_order_takes_no_grains(void **state
         run_ranks(2, ask_for_a_trainer,
                   (&(refusal){.grains = GRAINS, .status = LKS_ERR_ARGUMENT, .text = algorithms[i][1]}));
     }
-    setenv("LOCKSTEP_ALGORITHM", "all_reduce=butterfly,broadcast=ring", 1); /* which keep it, or add nothing */
+    setenv("LOCKSTEP_ALGORITHM", "all_reduce=butterfly,broadcast=ring", 1); /* which keep the order, or add nothing */
     job j = {.grains = GRAINS};
     run_ranks(2, train, &j);
     unsetenv("LOCKSTEP_ALGORITHM");
 }
 
-/* 53 samples in batches of 24: on 2 ranks the last one's parts are 3 and 2 samples, by grains 2 and 3. */
+/* 53 samples in batches of 24: on 2 ranks the parts of the last batch are 3 and 2 samples, but 2 and 3 with grains. */
 static int train_on_a_loader_without_grains(void *argument) {
     set_up s = {0};
     RANK_CHECK(create(&s, argument) == 0);
@@ -403,7 +404,7 @@ static int train_on_a_loader_without_grains(void *argument) {
     lks_status status = lks_trainer_step(s.trainer, &batch, NULL);
     bool is_told = status == LKS_ERR_MISMATCH && strstr(lks_error_text(), "step 3: rank ") != NULL &&
                    strstr(lks_error_text(), "of 5, its part of 8 grains is ") != NULL;
-    RANK_CHECK(is_told || status == LKS_ERR_PEER); /* whoever looks first tells the other */
+    RANK_CHECK(is_told || status == LKS_ERR_PEER); /* the rank that detects it first tells the other */
     lks_loader_destroy(plain);
     destroy(&s);
     return 0;

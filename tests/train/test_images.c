@@ -1,5 +1,5 @@
 /* labels: no-asan no-tsan */
-/* Samples in bytes, made images by the device: the same to the bit as those that loaders make, and trained alike. */
+/* Samples in bytes that the device converts to images have the same bits as the loader's images, and train alike. */
 #include "cuda/cuda_test.h"
 
 #include <lockstep/nn.h>
@@ -78,7 +78,7 @@ static void compare_epochs(const char *device) {
     lks_loader *expected = make_loader(floats, false), *given = make_loader(bytes, true);
     lks_batch a, b;
     float images[BATCH * N_PIXELS];
-    for (int i = 0; i < 2 * (COUNT / BATCH + 1); i++) { /* of two epochs, and their last, short batches */
+    for (int i = 0; i < 2 * (COUNT / BATCH + 1); i++) { /* two epochs, each with a short last batch */
         int is_there = lks_loader_next(expected, &a);
         assert_int_equal(lks_loader_next(given, &b), is_there);
         if (!is_there) continue;
@@ -105,7 +105,7 @@ static void a_gpu_makes_what_loaders_make(void **state) {
     compare_epochs("cuda:0");
 }
 
-/* One channel of 2 x 3, made by the header's words alone. */
+/* One channel of 2 x 3, computed from the description in the header only. */
 static void rows_can_be_made_by_hand(void **state) {
     (void)state;
     enum { HEIGHT = 2, WIDTH = 3, ROW = HEIGHT * WIDTH + LKS_DRAW_NBYTES };
@@ -121,7 +121,7 @@ static void rows_can_be_made_by_hand(void **state) {
     make_on("cpu", &(lks_images_options){1, HEIGHT, WIDTH, NULL, &deviation}, rows, 3, images[0]);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < HEIGHT * WIDTH; j++)
-            assert_true(fabsf(images[i][j] - expected[i][j]) < 1e-5f); /* bytes are divided by 255 and multiplied */
+            assert_true(fabsf(images[i][j] - expected[i][j]) < 1e-5f); /* roundings: bytes / 255, then a product */
 }
 
 /* --- training --- */
@@ -131,7 +131,7 @@ typedef struct outcome {
     float weights[N_CLASSES];
 } outcome;
 
-/* A convolution, a batch norm and a classifier, by one loader or the other; two epochs. */
+/* Trains a convolution, a batch norm and a classifier with one of the two loaders, for two epochs. */
 static outcome train(const char *name, bool gives_bytes, int64_t accumulate) {
     lks_dataset *dataset = make_images(LKS_U8);
     if (!gives_bytes) assert_ok(lks_dataset_normalize_channels(dataset, means, deviations));
@@ -177,7 +177,7 @@ static outcome train(const char *name, bool gives_bytes, int64_t accumulate) {
 
 static void training_takes_either_to_the_same_bits(void **state) {
     (void)state;
-    for (int64_t accumulate = 0; accumulate <= 3; accumulate += 3) { /* whole batches, and pieces of them */
+    for (int64_t accumulate = 0; accumulate <= 3; accumulate += 3) { /* whole batches, and batches in pieces */
         outcome floats = train("cpu", false, accumulate), bytes = train("cpu", true, accumulate);
         assert_true(floats.loss < 2 && floats.loss == bytes.loss);
         assert_true(floats.test_loss == bytes.test_loss);

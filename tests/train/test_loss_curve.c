@@ -1,6 +1,7 @@
 /* labels: no-tsan */
-/* From the same weights and batches the losses follow PyTorch's, whose figures lie in tests/reference (made and, where
- * PyTorch is installed, made anew and compared by tests/reference/make_curves.py, which says what is computed). */
+/* From the same weights and batches the losses follow PyTorch's, which are stored in tests/reference.
+ * tests/reference/make_curves.py defines what is computed, made the files, and checks them where PyTorch is
+ * installed. */
 #include "test.h"
 
 #include "base/base.h"
@@ -17,7 +18,7 @@ typedef struct curve {
     const char *name;
     int64_t n_features, n_classes;
     lks_node *(*logits)(lks_node *x);
-    const char *parameters[4]; /* in the order of the file's formulas */
+    const char *parameters[4]; /* in the order of the formulas in make_curves.py */
     lks_optimizer optimizer;
 } curve;
 
@@ -61,7 +62,7 @@ static void set_weights(lks_store *store, const curve *c) {
         int index = lks_store_find(store, c->parameters[p]);
         lks_parameter_view view = lks_store_parameter(store, index);
         bool is_mlp = strcmp(c->name, "mlp") == 0;
-        /* A bias is bounded by its layer's fan-in: that of the weight before it. */
+        /* The bound of a bias depends on its layer's fan-in, which is that of the preceding weight. */
         lks_parameter_view weight =
             view.n_dims == 2 ? view : lks_store_parameter(store, lks_store_find(store, c->parameters[p - 1]));
         double bound = sqrt((is_mlp ? 6.0 : 1.0) / (double)weight.dims[1]);
@@ -147,7 +148,7 @@ static curve mlp(void) {
                    lks_sgd(&(lks_sgd_options){.lr = 0.1, .schedule = lks_schedule_linear(1.0, 0.3, 1000)})};
 }
 
-/* f32 against PyTorch's f64: the difference is f32 rounding alone, which PyTorch's own f32 has as well. */
+/* f32 against PyTorch's f64: the difference is f32 rounding. PyTorch's own f32 differs as much. */
 static void mnist_in_f32_follows_torch_to_1e_4(void **state) {
     (void)state;
     curve c = mnist();
@@ -160,14 +161,14 @@ static void mlp_in_f32_follows_torch_to_1e_4(void **state) {
     follow(&c, "cpu", LKS_F32, 1e-4);
 }
 
-/* 9 digits are stored. */
+/* The file stores 9 digits. */
 static void mnist_in_f64_follows_torch_to_2e_8(void **state) {
     (void)state;
     curve c = mnist();
     follow(&c, "reference", LKS_F64, 2e-8);
 }
 
-/* Operands of 8 bits, on any CPU; measured: 1.8e-3 of the loss at most. */
+/* bf16 operands have 8 bits, on any CPU. The measured difference is at most 1.8e-3 of the loss. */
 static void mnist_in_bf16_follows_torch_to_5e_3(void **state) {
     (void)state;
     curve c = mnist();

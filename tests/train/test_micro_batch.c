@@ -1,4 +1,4 @@
-/* Steps computed in pieces, by the trainer. */
+/* The trainer computes steps in pieces. */
 #include "ranks.h"
 
 #include "train/trainer_internal.h"
@@ -13,7 +13,7 @@ typedef struct run {
     int64_t n_pieces;
     double losses[N_STEPS], accuracy;
     int64_t step_allocations; /* in the last steps */
-    char text[4096];          /* the program, described */
+    char text[4096];          /* description of the program */
 } run;
 
 static int step_through(run *r, lks_group *group, lks_trainer *trainer, lks_loader *loader) {
@@ -28,12 +28,13 @@ static int step_through(run *r, lks_group *group, lks_trainer *trainer, lks_load
             r->accuracy = metrics.accuracy;
             if (step >= N_STEPS / 2) r->step_allocations += lks_memory_allocation_count() - before;
         }
-        RANK_OK(lks_barrier(group, NULL)); /* nobody goes on to allocate while another still counts */
+        RANK_OK(lks_barrier(group, NULL)); /* no rank may allocate while another still counts */
     }
     return 0;
 }
 
-/* Batches of 10 and, at an epoch's end, of 6: on three ranks 4 3 3 and 2 2 2, fewer than the pieces asked for. */
+/* Batches of 10 and, at the end of an epoch, of 6 samples. On three ranks these are 4 3 3 and 2 2 2, fewer than the
+ * requested pieces. */
 static int train(void *argument) {
     run *r = argument;
     lks_group *group;
@@ -73,7 +74,7 @@ static int train(void *argument) {
     return 0;
 }
 
-/* Sums of f32 in another order, over 20 steps. */
+/* The tolerance covers f32 sums in another order, over 20 steps. */
 static void pieces_follow_the_whole_batch(void **state) {
     (void)state;
     for (int size = 1; size <= MAX_RANKS; size++) {
@@ -90,7 +91,7 @@ static void pieces_follow_the_whole_batch(void **state) {
     }
 }
 
-/* The largest piece is described, and it is smaller than the batch. */
+/* The description is of the largest piece, which is smaller than the batch. */
 static void the_program_is_that_of_a_piece(void **state) {
     (void)state;
     run whole = {0}, pieces = {.n_pieces = 2};
@@ -99,7 +100,7 @@ static void the_program_is_that_of_a_piece(void **state) {
     assert_non_null(strstr(whole.text, "f32 (10, 32)"));
     assert_non_null(strstr(pieces.text, "f32 (5, 32)"));
     assert_null(strstr(pieces.text, "f32 (10, 32)"));
-    assert_non_null(strstr(pieces.text, " us\n")); /* it is timed */
+    assert_non_null(strstr(pieces.text, " us\n")); /* the kernels are timed */
 }
 
 /* --- labels that do not count --- */
@@ -130,7 +131,7 @@ static int create_ignoring(const ignoring *how, lks_graph *g, lks_group *group, 
     return 0;
 }
 
-/* Of the labels four count, the others are 0 or, where that is a class, another number. */
+/* Four labels count. The others are 0 or, where 0 is a class, another number. */
 static int ignore_labels(void *argument) {
     static const int32_t marked[N_LABELS] = {3, 1, 2, 0, 0, 0, 1, 0};
     ignoring *how = argument;
@@ -169,7 +170,7 @@ static void labels_that_are_ignored_count_in_no_piece(void **state) {
 
 enum { N_EVALUATED = 1000 };
 
-/* One chunk of a data set has far more labels that count than the other. */
+/* One chunk of the data set has far more labels that count than the other. */
 static int evaluate_ignoring(void *argument) {
     ignoring *how = argument;
     static const int32_t others[] = {1, 3};

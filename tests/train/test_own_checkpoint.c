@@ -1,4 +1,4 @@
-/* Checkpoints of a loop of one's own: it goes on to the same bits, on as many ranks or on others. */
+/* Checkpoints of a user's own loop: it resumes with the same bits, on the same or another number of ranks. */
 #include "ranks.h"
 
 #include <lockstep/lockstep.h>
@@ -13,10 +13,10 @@ static char directory[] = "/tmp/lockstep_own_checkpoint_XXXXXX";
 static char path[128];
 
 typedef struct run {
-    bool is_plain; /* the store is each rank's own */
+    bool is_plain; /* each rank has its own store */
     bool has_momentum;
-    double later_lr;               /* with momentum: from step 4 on */
-    int64_t from, until, saved_at; /* steps; saved_at -1: not */
+    double later_lr;               /* with momentum: the rate from step 4 on */
+    int64_t from, until, saved_at; /* steps; saved_at -1: no checkpoint */
     char hex[65];
 } run;
 
@@ -65,7 +65,7 @@ static void destroy(loop *l) {
     lks_group_destroy(l->group);
 }
 
-/* Samples made from their numbers, so that every step is the same on any number of ranks. */
+/* Sample values are computed from sample numbers, so that a step is the same on any number of ranks. */
 static int backward(loop *l, int64_t step) {
     float features[BATCH * N_FEATURES];
     int32_t labels[BATCH];
@@ -125,7 +125,7 @@ static void a_loop_goes_on_to_the_same_bits(void **state) {
         }
 }
 
-/* What is in the file depends on nothing that differs between them. */
+/* The file's contents do not depend on the number of ranks or on the store. */
 static void other_ranks_and_another_store_take_the_same_file(void **state) {
     (void)state;
     run saved = {.until = SAVED_AT, .saved_at = SAVED_AT};
@@ -175,7 +175,7 @@ static int save_nothing(void *argument) {
     RANK_CHECK(strcmp(lks_error_text(), "distributed_optimizer_save: `optimizer` is NULL") == 0);
     RANK_CHECK(lks_distributed_optimizer_save(l.optimizer, NULL, &l.position) == LKS_ERR_ARGUMENT);
     RANK_CHECK(lks_distributed_optimizer_load(l.optimizer, path, NULL) == LKS_ERR_ARGUMENT);
-    l.position.step = 3; /* after no step */
+    l.position.step = 3; /* the optimizer has taken no step */
     RANK_CHECK(lks_distributed_optimizer_save(l.optimizer, path, &l.position) == LKS_ERR_ARGUMENT);
     destroy(&l);
     return 0;
@@ -200,5 +200,5 @@ int main(void) {
     };
     int n_failed = run_group(tests);
     unlink(path);
-    return rmdir(directory) != 0 ? 1 : n_failed; /* no temporary file is left */
+    return rmdir(directory) != 0 ? 1 : n_failed; /* fails if a temporary file is left */
 }

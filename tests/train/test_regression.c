@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* A trainer whose samples have targets in place of labels: the same model on any number of ranks, to the bit with
- * grains; what a loop of one's own trains; what does not fit is refused. */
+/* A trainer whose samples have targets instead of labels: the same model on any number of ranks, with the same bits
+ * with grains, and the same as a user's own loop. Unsuitable models are refused. */
 #include "ranks.h"
 
 #include <lockstep/operators.h>
@@ -17,7 +17,7 @@ typedef struct job {
     lks_strategy strategy;
     const char *transport;
     double loss;           /* of the last step */
-    lks_metrics evaluated; /* rank 0's, as the loss before */
+    lks_metrics evaluated; /* of rank 0, like the loss */
     float weight[M * K];
     char hex[MAX_RANKS][65];
 } job;
@@ -36,7 +36,7 @@ static model build(lks_graph *graph, const job *j) {
     return m;
 }
 
-/* y = (sum of x, its first element, 2), so far from what any label could be. */
+/* y = (sum of x, its first element, 2): no labels could have such values. */
 static lks_dataset *make_data(int64_t n_targets) {
     float x[COUNT * K], y[COUNT * M];
     for (int64_t i = 0; i < COUNT; i++) {
@@ -98,7 +98,7 @@ static int train_by_trainer(lks_group *group, const model *m, const lks_dataset 
     return 0;
 }
 
-/* Of one rank. */
+/* On one rank. */
 static int train_by_hand(lks_group *group, const model *m, lks_loader *loader, job *j) {
     lks_store *store;
     lks_program *programs[2]; /* the last batch of an epoch is short */
@@ -158,7 +158,7 @@ static void check_close(const job *j, const job *whole) {
             fail_msg("weight %d: %.9g, of one rank %.9g", i, j->weight[i], whole->weight[i]);
 }
 
-/* The last batch of an epoch has two samples: some ranks have none. */
+/* The last batch of an epoch has two samples, so some ranks have none. */
 static void any_number_of_ranks_and_pieces_trains_the_same_model(void **state) {
     (void)state;
     for (int is_synchronised = 0; is_synchronised < 2; is_synchronised++) {
@@ -168,7 +168,7 @@ static void any_number_of_ranks_and_pieces_trains_the_same_model(void **state) {
         for (int size = 1; size <= MAX_RANKS; size++)
             for (int64_t accumulate = 1; accumulate <= 2; accumulate++) {
                 job j = {.is_synchronised = is_synchronised, .accumulate = accumulate};
-                if (is_synchronised && accumulate > 1) continue; /* pieces have statistics of their own */
+                if (is_synchronised && accumulate > 1) continue; /* each piece has its own statistics */
                 run_ranks(size, train, &j);
                 check_close(&j, &whole);
             }
@@ -195,7 +195,7 @@ static void a_loop_of_ones_own_trains_what_a_trainer_does(void **state) {
     assert_string_equal(by_hand.hex[0], by_trainer.hex[0]);
 }
 
-/* Where gradients are on their way during the backward pass. Processes come before any thread of this program's. */
+/* Gradients are in transit during the backward pass. This test comes first: it forks, so no thread may exist yet. */
 static void over_tcp_what_is_only_used_detached_stays_as_it_is(void **state) {
     (void)state;
     for (lks_strategy strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
@@ -204,7 +204,7 @@ static void over_tcp_what_is_only_used_detached_stays_as_it_is(void **state) {
     }
 }
 
-/* However the ranks share the work, and where parameters and gradients change places. */
+/* Holds for every division of the work, and if parameter and gradient arrays are swapped. */
 static void what_is_only_used_detached_stays_as_it_is(void **state) {
     (void)state;
     for (int size = 1; size <= MAX_RANKS; size++)
@@ -215,14 +215,14 @@ static void what_is_only_used_detached_stays_as_it_is(void **state) {
             }
 }
 
-/* --- what does not fit --- */
+/* --- errors --- */
 
 static void check_refused(lks_status status, const char *text) {
     assert_int_equal(status, LKS_ERR_SHAPE);
     if (strstr(lks_error_text(), text) == NULL) fail_msg("\"%s\" is not in: %s", text, lks_error_text());
 }
 
-/* A step, a batch to a program, and an evaluation with `data`, of a model with labels or with targets. */
+/* Takes a step, runs a batch in a program, and evaluates `data`, with a model of labels or of targets. */
 static void refuse(lks_dataset *data, bool has_labels, const char *text) {
     lks_group *group;
     lks_trainer *trainer;
@@ -256,7 +256,7 @@ static void refuse(lks_dataset *data, bool has_labels, const char *text) {
     }
 }
 
-/* Of as many samples as there are, or of one number for all. */
+/* Targets of a fixed number of samples, or one scalar for all of them. */
 static void targets_need_the_batch_first(void **state) {
     (void)state;
     lks_dataset *data = make_data(M);

@@ -1,7 +1,7 @@
 /* labels: no-tsan */
 /* The model of examples/resnet9: its size, a whole step on both devices, ranks, its layouts in the store, and its loss
- * curve against PyTorch's, which lies in tests/reference (made by make_resnet9_curve.py, which says what is computed).
- */
+ * curve against PyTorch's. The curve is stored in tests/reference. make_resnet9_curve.py made it and defines what is
+ * computed. */
 #include "../../examples/resnet9_model.c"
 #include "cuda/cuda_test.h"
 #include "ranks.h"
@@ -16,7 +16,7 @@
 enum { N_STEPS = 50, BATCH = 8, N_FEATURES = 3 * 32 * 32, N_CLASSES = 10, MAX_PARAMETERS = 64 };
 enum { WEIGHT_SEED = 1, FEATURE_SEED = 2, LABEL_SEED = 3 };
 
-/* A model that trains on this rank's part of the batches. */
+/* A model that trains on this rank's part of each batch. */
 typedef struct run {
     lks_group *group;
     lks_device *device;
@@ -25,12 +25,12 @@ typedef struct run {
     lks_store *store;
     lks_program *program;
     lks_distributed_optimizer *optimizer;
-    int begin, count; /* samples of each batch */
+    int begin, count; /* this rank's samples of each batch */
     int32_t labels[BATCH];
     void *features;
 } run;
 
-/* --- what weights and batches are made of --- */
+/* --- weights and batches --- */
 
 static void put(void *array, lks_type type, int64_t index, double value) {
     if (type == LKS_F64)
@@ -126,7 +126,7 @@ static int step(run *r, uint64_t number, double *loss) {
     return 0;
 }
 
-/* The loss of the batch after the last one, by the running statistics. */
+/* The loss of the batch after the last one, in evaluation mode: with the running statistics. */
 static double evaluate(run *r) {
     lks_program *program;
     assert_ok(lks_program_create(&program, r->store, &(lks_program_options){.batch = r->count, .loss = r->loss}));
@@ -156,8 +156,8 @@ static void the_model_has_431946_parameters_under_torchs_names(void **state) {
 
 /* --- both devices --- */
 
-/* 1e-4 of the largest element: sums of some thousand terms in f32, through eight batch norms over as little as 8
- * elements. The biases before batch norm, whose gradients are 0 but for rounding, are compared to 1e-4. */
+/* Tolerance 1e-4 of the largest element: f32 sums of some thousand terms pass through eight batch norms, some over only
+ * 8 elements. Biases before a batch norm have gradients of 0 except for rounding, and are compared to 1e-4. */
 static void compare_gradient(const run *mine, const run *reference, int index) {
     lks_parameter_view p = lks_store_parameter(mine->store, index);
     int other = lks_store_find(reference->store, p.name);
@@ -248,7 +248,7 @@ static void two_ranks_end_with_equal_parameters_and_buffers(void **state) {
 
 /* --- the loss curve --- */
 
-/* PyTorch's in f64, in f32, in f32 without mkldnn. */
+/* PyTorch's losses in f64, in f32, and in f32 without mkldnn. */
 typedef struct curve {
     double f64[N_STEPS + 1], f32[N_STEPS + 1], plain[N_STEPS + 1];
 } curve;
@@ -303,8 +303,8 @@ static void resnet9_in_f32_is_no_further_than_twice_torch_from_itself(void **sta
 
 /* --- bf16 --- */
 
-/* Whether the CPU has bf16 instructions or not. Measured: 2e-7 of the loss between the devices, which differ in the
- * order of sums, and 1.6e-2 from f32, batch norms over 8 elements included. */
+/* Holds with and without bf16 instructions. Measured: 2e-7 of the loss between the devices, whose sums have different
+ * orders, and 1.6e-2 from f32, including batch norms over 8 elements. */
 static void three_steps_in_bf16_agree_across_devices_and_follow_f32(void **state) {
     (void)state;
     enum { N_BF16_STEPS = 3 };

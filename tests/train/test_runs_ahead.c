@@ -1,4 +1,4 @@
-/* A trainer that runs ahead while gradients are under way: the same bits, and nobody sees half an update. */
+/* A trainer that runs ahead while gradients are in transit: the same bits, and no partial update is ever visible. */
 #include "ranks.h"
 
 #include "parallel/parallel_internal.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Batches of 24, 24 and 5, of which rank 5 of 6 has no sample in every third step. */
+/* Batches of 24, 24 and 5 samples. In every third step, rank 5 of 6 has no sample. */
 enum { N_SAMPLES = 53, BATCH = 24, N_FEATURES = 75, N_CLASSES = 5, FC_HIDDEN = 160, N_EPOCHS = 3, N_STEPS = 9 };
 
 typedef enum disturbance { NONE, READ, CHECK, BROADCAST, EVALUATE, SET_LR, SAVE, N_DISTURBANCES } disturbance;
@@ -54,7 +54,7 @@ static lks_status create_trainer(set_up *s, const job *j) {
     return lks_trainer_create(&s->trainer, lks_cross_entropy(options.logits, options.labels), &options);
 }
 
-/* However few CPUs there are. */
+/* Overlaps even if there are too few CPUs. */
 static void overlap(const set_up *s) {
     lks_distributed_optimizer *optimizer = s->trainer->optimizer;
     optimizer->may_overlap = optimizer->may_overlap || !lks_symmetric_supported(s->group);
@@ -88,7 +88,7 @@ static void destroy(set_up *s) {
     lks_group_destroy(s->group);
 }
 
-/* What may come between two steps, whose update is not over. */
+/* Events between two steps while the update is still in progress. */
 static int disturb(const set_up *s, disturbance how, int n_steps, lks_metrics *evaluated) {
     lks_store *store = lks_trainer_store(s->trainer);
     float bias[FC_HIDDEN];
@@ -152,7 +152,8 @@ static int train(void *argument) {
     return 0;
 }
 
-/* Ranks are processes, which run ahead where they are reached over a network, and write into `j`. */
+/* Runs processes, which write into `j`. They use tcp where they shall run ahead, because only ranks reached over a
+ * network do. */
 static void run_processes_of(int size, int (*function)(void *), job *j) {
     job *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(shared, MAP_FAILED);
@@ -182,8 +183,7 @@ static void over_tcp_running_ahead_gives_the_same_bits(void **state) {
     }
 }
 
-/* In pieces, grains, clipped, by every strategy, with ranks that have nothing to do: those steps that cannot trail are
- * as they were. */
+/* With pieces, grains, clipping, every strategy, and idle ranks. Steps that cannot run ahead behave as usual. */
 static void every_kind_of_step_gives_the_same_bits(void **state) {
     (void)state;
     static const job kinds[] = {{.accumulate = 1}, {.accumulate = 2}, {.grains = 4}, {.clip_norm = 0.1}};
@@ -217,7 +217,7 @@ static void whoever_looks_in_between_sees_whole_updates(void **state) {
     remove(LKSI_BUILD_DIR "/tests/runs_ahead.safetensors");
 }
 
-/* --- what is sent when --- */
+/* --- messages --- */
 
 static int check_order(const lks_distributed_optimizer *optimizer) {
     size_t last = optimizer->n_buckets - 1, n_early = optimizer->n_early;
@@ -257,7 +257,7 @@ static void what_the_backward_pass_leaves_is_sent_from_the_first_layer_on(void *
     run_processes_of(2, step_and_look, &(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1});
 }
 
-/* --- metrics that were not asked for --- */
+/* --- metrics that were not requested --- */
 
 static int ask_for_the_third_step(void *argument) {
     set_up s = {0};
@@ -296,7 +296,7 @@ static int step_with_another_trainer(void *argument) {
     other.graph = lks_graph_create(lks_device_default(s.group));
     RANK_OK(create_trainer(&other, argument));
     overlap(&other);
-    for (int step = 0; step < 2; step++) { /* a first step compares batches, which is a collective */
+    for (int step = 0; step < 2; step++) { /* the first step also compares batches, which is a collective */
         RANK_CHECK(lks_loader_next(s.loader, &batch));
         RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
         RANK_CHECK(lks_trainer_step(other.trainer, &batch, NULL) == LKS_ERR_STATE);
@@ -318,7 +318,7 @@ static void another_trainer_has_to_wait_for_the_step(void **state) {
     run_processes_of(3, step_with_another_trainer, &(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1});
 }
 
-/* --- an error of a step comes out of the next --- */
+/* --- an error of a step is returned by the next step --- */
 
 static int abort_behind_a_step(void *argument) {
     set_up s = {0};
@@ -343,7 +343,7 @@ static void a_rank_that_gives_up_behind_a_step_ends_the_next(void **state) {
     run_processes_of(2, abort_behind_a_step, &(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1});
 }
 
-/* The last rank has nothing to do in the step that does not add up, while the one before is still under way. */
+/* The last rank has no samples in a step whose sum is therefore wrong, while the previous step is still in progress. */
 static int bring_too_few(void *argument) {
     set_up s = {0};
     lks_batch batch;
@@ -365,7 +365,7 @@ static void a_step_that_does_not_add_up_is_refused_on_all_ranks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(over_tcp_running_ahead_gives_the_same_bits), /* first: processes are forked */
+        cmocka_unit_test(over_tcp_running_ahead_gives_the_same_bits), /* first, because it forks: no threads yet */
         cmocka_unit_test(every_kind_of_step_gives_the_same_bits),
         cmocka_unit_test(whoever_looks_in_between_sees_whole_updates),
         cmocka_unit_test(what_the_backward_pass_leaves_is_sent_from_the_first_layer_on),

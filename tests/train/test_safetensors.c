@@ -1,4 +1,4 @@
-/* Safetensors files: what is written is read, and what is no such file is named with what is wrong in it. */
+/* Safetensors files: written files can be read, and errors of invalid files say what is wrong. */
 #include "test.h"
 
 #include "train/safetensors.h"
@@ -18,7 +18,7 @@ static void write_bytes(const void *data, size_t nbytes) {
     fclose(file);
 }
 
-/* A file with this header and so many bytes of data. */
+/* Writes a file with this header and `data_nbytes` bytes of data. */
 static void write_file(const char *header, size_t data_nbytes) {
     char bytes[4096] = {0};
     size_t length = strlen(header);
@@ -91,7 +91,7 @@ static void all_that_the_format_allows_is_accepted(void **state) {
     write_file("{}", 0);
     assert_ok(lksi_safetensors_open(&file, path));
     lksi_safetensors_close(file);
-    /* Entries in any order, empty ones, scalars, types the library has not, blanks behind the header. */
+    /* Entries in any order, empty ones, scalars, types that the library does not have, blanks after the header. */
     write_file("{\"b\":" ENTRY("I16", "[2]", 4, 8) ",\"a\":" ENTRY("F32", "[]", 0, 4) ",\"e\":" ENTRY("BOOL", "[0,7]",
                                                                                                       4, 4) "}   \n",
                4 + 4);
@@ -119,7 +119,7 @@ static void what_is_no_safetensors_file_is_refused(void **state) {
     assert_non_null(strstr(lks_error_text(), "not a regular file"));
     assert_int_equal(lksi_safetensors_open(&file, "/nowhere/x"), LKS_ERR_FILE);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes to it */
+    assert_int_equal(mkfifo(path, 0600), 0); /* it has no writer */
     assert_int_equal(lksi_safetensors_open(&file, path), LKS_ERR_FILE);
     assert_non_null(strstr(lks_error_text(), "not a regular file"));
     assert_int_equal(unlink(path), 0);
@@ -203,7 +203,7 @@ static void a_file_that_is_not_finished_is_not_there(void **state) {
     assert_ok(lksi_safetensors_append(writer, "\0\0\0", 4));
     lksi_safetensors_writer_destroy(writer);
     assert_false(lksi_file_exists(path));
-    assert_int_equal(rmdir(directory), 0); /* nor is anything else */
+    assert_int_equal(rmdir(directory), 0); /* fails if another file is left */
     assert_non_null(mkdtemp(strcpy(directory, "/tmp/lockstep_safetensors_XXXXXX")));
     snprintf(path, sizeof path, "%s/file", directory);
     assert_ok(lksi_safetensors_writer_create(&writer));

@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* States of a model whose samples a loader gives: a sequence classifier that goes on from batch to batch. */
+/* States of a model with samples from a loader: a sequence classifier that carries its states from batch to batch. */
 #include "ranks.h"
 
 #include <lockstep/operators.h>
@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { T = 3, K = 4, C = 3, HIDDEN = 8, COUNT = 700 /* two chunks of an evaluation */, BATCH = 64 };
+enum { T = 3, K = 4, C = 3, HIDDEN = 8, COUNT = 700 /* two chunks in an evaluation */, BATCH = 64 };
 
 typedef struct job {
     bool has_states, resets, evaluates_between;
-    lks_metrics evaluated; /* rank 0's, as what follows */
+    lks_metrics evaluated; /* of rank 0, like the fields below */
     char hex[65];
 } job;
 
@@ -100,7 +100,7 @@ static int train(void *argument) {
     return 0;
 }
 
-/* As a model does that carries nothing from step to step. */
+/* The reference is a model that carries nothing from step to step. */
 static void evaluation_begins_every_sample_with_states_of_0(void **state) {
     (void)state;
     for (int size = 1; size <= 3; size++) {
@@ -122,11 +122,11 @@ static void evaluation_leaves_the_states_of_training_alone(void **state) {
         run_ranks(size, train, &reset);
         assert_string_equal(interrupted.hex, plain.hex);
         assert_true(interrupted.evaluated.loss == plain.evaluated.loss);
-        assert_string_not_equal(reset.hex, plain.hex); /* they were used */
+        assert_string_not_equal(reset.hex, plain.hex); /* the states have an effect */
     }
 }
 
-/* --- checkpoints of a data set that is smaller than the batch: an epoch is one step --- */
+/* --- checkpoints with a data set that is smaller than the batch: an epoch is one step --- */
 
 enum { FEW = 10, SAVED_AT = 3, N_STEPS = 6, MAX_FILE = 1 << 14 };
 
@@ -135,9 +135,9 @@ static char saved_path[64], other_path[64];
 
 typedef struct run {
     lks_shard_mode shard;
-    int64_t from, until;    /* steps; from 0: no file is read */
-    const char *saved_path; /* NULL: not */
-    char hex[65];           /* rank 0's */
+    int64_t from, until;    /* steps; from 0: no checkpoint is loaded */
+    const char *saved_path; /* NULL: none */
+    char hex[65];           /* of rank 0 */
 } run;
 
 static int train_on_few(void *argument) {
@@ -184,11 +184,11 @@ static void a_run_on_fewer_samples_than_its_batch_takes_is_resumed(void **state)
     }
 }
 
-/* --- batches that are cut otherwise than the one before --- */
+/* --- batches that are divided differently from the previous one --- */
 
 enum { N_UNEVEN = 10 };
 
-/* 4, 4 and 2 samples; in step `again`, 5, 3 and 2. */
+/* The ranks have 4, 4 and 2 samples. In step `again` they have 5, 3 and 2. */
 static int step_unevenly(set_up *s, int step, int again, lks_status *status) {
     static const int64_t ends[2][4] = {{0, 4, 8, N_UNEVEN}, {0, 5, 8, N_UNEVEN}};
     static float features[N_UNEVEN * T * K];
@@ -256,7 +256,7 @@ static int save_too_large(void *argument) {
     return 0;
 }
 
-/* Rank 0's samples are the batch's last. */
+/* Rank 0's samples are the last of the batch. */
 static int save_out_of_order(void *argument) {
     (void)argument;
     static float features[N_UNEVEN * T * K];
@@ -275,7 +275,7 @@ static int save_out_of_order(void *argument) {
     RANK_CHECK(lks_trainer_save(s.trainer, other_path, &position) == LKS_ERR_ARGUMENT);
     RANK_CHECK(strstr(lks_error_text(), "begins at sample 5 of a batch, the ranks before it have 0:") != NULL ||
                lks_group_rank(s.group) > 0);
-    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group is usable */
     destroy(&s);
     return 0;
 }

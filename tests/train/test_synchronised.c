@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* Synchronised batch norm in the trainer: any number of ranks follows one rank's curve, also where some have no sample
- * in a step, and where steps come in pieces. */
+/* Synchronised batch norm in the trainer: any number of ranks follows one rank's curve, also if some have no sample in
+ * a step, and if steps are taken in pieces. */
 #include "ranks.h"
 
 #include <lockstep/train.h>
@@ -16,7 +16,7 @@ typedef struct run {
     lks_strategy strategy;
     double losses[N_STEPS];
     float variance[N_HIDDEN];
-    int64_t n_empty;          /* parts of a batch without a sample */
+    int64_t n_empty;          /* number of parts of a batch without samples */
     int64_t step_allocations; /* in the last steps */
     char hex[MAX_RANKS][65];
 } run;
@@ -54,7 +54,7 @@ static int set_up(setting *s, const run *r) {
                                                       .labels = y,
                                                       .optimizer = lks_sgd(&sgd),
                                                       .strategy = r->strategy,
-                                                      .bucket_nbytes = 16384, /* several of them */
+                                                      .bucket_nbytes = 16384, /* several buckets */
                                                       .accumulate = r->n_pieces}));
     return 0;
 }
@@ -67,7 +67,7 @@ static void tear_down(setting *s) {
     lks_group_destroy(s->group);
 }
 
-/* Batches of 10 and, at an epoch's end, of 6: on eight ranks two have nothing then. */
+/* Batches of 10 and, at the end of an epoch, of 6 samples: then two of eight ranks have none. */
 static int step_through(run *r, setting *s) {
     lks_batch batch;
     lks_metrics metrics;
@@ -80,7 +80,7 @@ static int step_through(run *r, setting *s) {
             if (step > N_STEPS / 2) r->step_allocations += lks_memory_allocation_count() - before;
         }
         if (lks_group_rank(s->group) == lks_group_size(s->group) - 1) r->n_empty += batch.count == 0;
-        RANK_OK(lks_barrier(s->group, NULL)); /* nobody goes on to allocate while another still counts */
+        RANK_OK(lks_barrier(s->group, NULL)); /* no rank may allocate while another still counts */
     }
     return 0;
 }
@@ -96,7 +96,7 @@ static int train(void *argument) {
     RANK_OK(lks_store_sha256(store, r->hex[lks_group_rank(s.group)]));
     if (lks_group_rank(s.group) == 0)
         RANK_OK(lks_store_read(store, lks_store_find(store, "bn.running_var"), r->variance));
-    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &metrics)); /* by the running statistics: takes no other rank */
+    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &metrics)); /* uses running statistics, no other ranks */
     RANK_CHECK(metrics.n_samples == N_SAMPLES && isfinite(metrics.loss));
     RANK_OK(lks_barrier(s.group, NULL));
     tear_down(&s);
@@ -113,8 +113,8 @@ static void check_run(const run *divided, const run *whole, int size) {
     assert_int_equal(divided->n_empty, size > 6 ? N_STEPS / 10 : 0);
 }
 
-/* Sums of f32 in another order, over 20 steps. Where buckets are on their way during the backward pass, statistics are,
- * too. */
+/* The tolerance covers f32 sums in another order, over 20 steps. If buckets are in transit during the backward pass, so
+ * are statistics. */
 static void any_number_of_ranks_follows_one_by_every_strategy(void **state) {
     (void)state;
     run whole = {0};
@@ -132,7 +132,8 @@ static void any_number_of_ranks_follows_one_by_every_strategy(void **state) {
     }
 }
 
-/* More pieces than some, or any, rank has samples: all make as many passes, or they would wait for each other. */
+/* The steps have more pieces than some ranks, or all, have samples. All ranks must make equally many passes, otherwise
+ * they would deadlock. */
 static void pieces_are_as_many_on_every_rank(void **state) {
     (void)state;
     for (int size = 1; size <= MAX_RANKS; size += size < 3 ? 1 : 5)
@@ -144,7 +145,7 @@ static void pieces_are_as_many_on_every_rank(void **state) {
         }
 }
 
-/* Rank 1's label is none of the classes; the others are then in the middle of their pass. */
+/* Rank 1's label is not a class. The others are in the middle of their pass then. */
 static int step_with_a_bad_label(void *argument) {
     setting s;
     lks_batch batch;
@@ -167,7 +168,7 @@ static void a_rank_that_fails_in_its_pass_fails_the_step_on_all(void **state) {
     }
 }
 
-/* Rank 1's sample is no number: in the sums of statistics it would be everybody's. */
+/* Rank 1's sample is NaN. In the summed statistics it would spread to all ranks. */
 static int step_with_a_bad_sample(void *argument) {
     setting s;
     lks_batch batch;

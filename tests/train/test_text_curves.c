@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* A 2-layer LSTM and a small GPT: from the same weights and words the losses follow PyTorch's, whose figures lie in
- * tests/reference (made by make_text_curves.py, which says what is computed). */
+/* A 2-layer LSTM and a small GPT: from the same weights and words the losses follow PyTorch's, which are stored in
+ * tests/reference. make_text_curves.py made them and defines what is computed. */
 #include "cuda/cuda_test.h"
 
 #include "base/base.h"
@@ -109,7 +109,7 @@ static void set_weights(lks_store *store) {
     }
 }
 
-/* What one curve is followed with. */
+/* All that is needed to follow one curve. */
 typedef struct run {
     lks_group *group;
     lks_device *device;
@@ -119,7 +119,7 @@ typedef struct run {
     lks_program *program;
     lks_distributed_optimizer *optimizer;
     int32_t text[COLUMNS * COLUMN_LENGTH], words[COLUMNS * MAX_T], labels[COLUMNS * MAX_T];
-    double states[MAX_STATES][COLUMNS * HIDDEN]; /* or floats */
+    double states[MAX_STATES][COLUMNS * HIDDEN]; /* holds floats if the device computes in f32 */
 } run;
 
 static void set_up(run *r, model (*build)(lks_graph *g), const char *device, lks_type precision) {
@@ -184,7 +184,7 @@ static void follow(const char *name, model (*build)(lks_graph *g), const char *d
     tear_down(r);
 }
 
-/* 9 digits are stored. */
+/* The file stores 9 digits. */
 static void lstm_in_f64_follows_torch_to_2e_8(void **state) {
     (void)state;
     follow("lstm", build_lstm, "reference", LKS_F64, 2e-8);
@@ -195,7 +195,7 @@ static void transformer_in_f64_follows_torch_to_2e_8(void **state) {
     follow("transformer", build_transformer, "reference", LKS_F64, 2e-8);
 }
 
-/* f32 against PyTorch's f64: the difference is f32 rounding alone, which PyTorch's own f32 has as well. */
+/* f32 against PyTorch's f64: the difference is f32 rounding. PyTorch's own f32 differs as much. */
 static void lstm_in_f32_follows_torch_to_1e_5(void **state) {
     (void)state;
     follow("lstm", build_lstm, "cpu", LKS_F32, 1e-5);
@@ -218,8 +218,8 @@ static void transformer_follows_torch_on_a_gpu(void **state) {
     follow("transformer", build_transformer, "cuda:0", LKS_F32, gpu_tolerance(1e-5));
 }
 
-/* Whether the CPU has bf16 instructions or not. Where sums differ in their last bit, the next product may round them to
- * the other neighbour: measured over these steps, 1.6e-4 of the loss between the devices, 6e-4 from f32. */
+/* Holds with and without bf16 instructions. If sums differ in their last bit, the next product may round them to the
+ * other neighbour. Measured over these steps: 1.6e-4 of the loss between the devices, 6e-4 from f32. */
 static void agree_in_bf16(model (*build)(lks_graph *g)) {
     run *cpu = lksi_alloc(sizeof *cpu), *reference = lksi_alloc(sizeof *reference), *f32 = lksi_alloc(sizeof *f32);
     set_up(cpu, build, "cpu", LKS_BF16);

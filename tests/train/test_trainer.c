@@ -68,7 +68,7 @@ static int train(void *argument) {
             RANK_OK(lks_trainer_step(s.trainer, &batch, &r.last));
             if (epoch == 0 && step == 0) r.first = r.last;
             if (epoch == 1) r.step_allocations += lks_memory_allocation_count() - before;
-            RANK_OK(lks_barrier(s.group, NULL)); /* no rank may go on to evaluate while another still counts */
+            RANK_OK(lks_barrier(s.group, NULL)); /* no rank may evaluate while another still counts */
         }
     RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &r.evaluated));
     RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), r.hex));
@@ -89,7 +89,7 @@ static void training_learns_and_repeats_to_the_bit(void **state) {
         assert_int_equal(a.first.n_samples, 64);
         assert_int_equal(a.last.n_samples, 1030 % 64); /* the short last batch is not dropped */
         assert_int_equal(a.evaluated.n_samples, 1030);
-        assert_int_equal(a.step_allocations, 0); /* every batch size was compiled in the first epoch */
+        assert_int_equal(a.step_allocations, 0); /* the programs of all batch sizes were compiled in the first epoch */
     }
 }
 
@@ -135,11 +135,11 @@ static void samples_of_another_size_are_refused(void **state) {
     run_ranks(2, evaluate_samples_of_another_size, NULL);
 }
 
-/* NaN in one sample, which one of the ranks gets. */
+/* One sample is NaN. It belongs to one of the ranks. */
 static int evaluate_to_nan(void *argument) {
     (void)argument;
     enum { N = 1100 };
-    float features[N * 16] = {0}; /* of each rank, which may be a thread */
+    float features[N * 16] = {0}; /* on the stack, because a rank may be a thread */
     int32_t labels[N] = {0};
     set_up s = {0};
     lks_dataset *spoilt;
@@ -152,7 +152,7 @@ static int evaluate_to_nan(void *argument) {
     RANK_CHECK(lks_trainer_evaluate(s.trainer, spoilt, &metrics) == LKS_ERR_NUMERIC);
     RANK_CHECK(strcmp(lks_error_text(), "the loss of the evaluation is nan") == 0);
     RANK_CHECK(isnan(metrics.loss) && metrics.n_samples == N);
-    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &metrics)); /* the group lives on */
+    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &metrics)); /* the group is usable */
     lks_dataset_destroy(spoilt);
     destroy(&s);
     return 0;
@@ -189,7 +189,7 @@ static void a_data_set_has_one_label_per_sample(void **state) {
     run_ranks(2, evaluate_four_labels_each, NULL);
 }
 
-/* Rank 1 alone cannot begin; rank 0 is told so and does not wait. */
+/* Only rank 1 fails to begin. Rank 0 gets the error and does not wait. */
 static int evaluate_what_one_rank_cannot(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -213,7 +213,7 @@ static void a_rank_that_cannot_evaluate_is_not_waited_for(void **state) {
     run_ranks(2, evaluate_what_one_rank_cannot, NULL);
 }
 
-/* Rank 1 alone is given no data set, or no place for the figures. */
+/* Only rank 1 passes no data set, or no place for the metrics. */
 static int evaluate_nothing(void *argument) {
     const char *missing = argument;
     set_up s = {0};
@@ -241,7 +241,7 @@ static void an_evaluation_of_nothing_is_refused(void **state) {
     assert_string_equal(lks_error_text(), "trainer_evaluate_text: `trainer` is NULL");
 }
 
-/* The last rank has others, as many or fewer. */
+/* The last rank has other samples, as many or fewer. */
 static int evaluate_different_data(void *argument) {
     const int64_t *n_samples = argument;
     set_up s = {0};
@@ -279,7 +279,7 @@ typedef struct bad_batch {
     const char *text;
 } bad_batch;
 
-/* Rank 1 brings it; the other is told so, and does not wait. */
+/* Rank 1 passes the bad batch. The other rank gets the error and does not wait. */
 static int step_on_a_bad_batch(void *argument) {
     const bad_batch *bad = argument;
     set_up s = {0};
@@ -327,7 +327,7 @@ static void loaders_that_differ_are_noticed(void **state) {
     run_ranks(2, step_with_different_loaders, NULL);
 }
 
-/* As the ranks said in the first step, and not in the second. */
+/* Rank 1's batch has the announced number of samples in the first step, but not in the second. */
 static int step_with_loaders_that_part(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -350,7 +350,7 @@ static int step_with_loaders_that_part(void *argument) {
     return 0;
 }
 
-/* 1030 samples are 16 batches of 64, and 6. */
+/* 1030 samples are 16 batches of 64 and one of 6. */
 static int train_on_whole_batches(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -421,7 +421,7 @@ static void loaders_that_part_later_are_noticed(void **state) {
     run_ranks(2, skip_a_batch, NULL);
 }
 
-/* The figures that are added up are labels: one rank's part of a batch alone is not the batch. */
+/* The sum of labels shows that one rank's part of a batch is not the whole batch. */
 static int step_on_half_a_batch(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -441,7 +441,7 @@ static void half_a_batch_is_refused(void **state) {
     run_ranks(1, step_on_half_a_batch, NULL);
 }
 
-/* As in a batch of one's own that does not tell them: the group lives on. */
+/* A batch of the user's own without labels. The group stays usable. */
 static int step_without_labels(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -475,7 +475,7 @@ static int change_the_lr(void *argument) {
     for (int step = 0; step < 3; step++) {
         RANK_CHECK(lks_loader_next(s.loader, &batch));
         if (step == 1) RANK_OK(lks_trainer_set_lr(s.trainer, 0.25));
-        if (step == 2) RANK_CHECK(lks_trainer_set_lr(s.trainer, -1) == LKS_ERR_ARGUMENT); /* and changes nothing */
+        if (step == 2) RANK_CHECK(lks_trainer_set_lr(s.trainer, -1) == LKS_ERR_ARGUMENT); /* changes nothing */
         RANK_OK(lks_trainer_step(s.trainer, &batch, &metrics));
         RANK_CHECK(metrics.lr == (step == 0 ? 1e-2 : 0.25));
     }
@@ -508,7 +508,7 @@ static void a_loss_that_is_not_finite_is_an_error(void **state) {
     run_ranks(1, step_on_bad_data, NULL);
 }
 
-/* What one rank alone is given wrongly; the others are told instead of left waiting. */
+/* Wrong arguments on one rank only. The others get the error and do not wait. */
 typedef enum mistake {
     LR_NAN,
     NESTEROV_ALONE,

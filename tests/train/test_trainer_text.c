@@ -1,5 +1,5 @@
 /* labels: no-tsan */
-/* Training on texts: states from step to step, labels that do not count, evaluation. */
+/* Training on texts: states carried from step to step, labels that do not count, evaluation. */
 #include "ranks.h"
 
 #include "base/base.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The text repeats itself, but no word alone tells the next one: only who remembers the one before can know. */
+/* The text repeats itself. No word alone determines the next one, so a model needs to remember the previous word. */
 enum { N_WORDS = 5, PERIOD = 8, COUNT = 3003, HIDDEN = 16, BATCH = 6 };
 static const int32_t period[PERIOD] = {0, 1, 2, 0, 3, 1, 0, 4};
 
@@ -92,7 +92,7 @@ static int train_epoch(set_up *s, const job *j, int epoch, result *r) {
         if (epoch == 0 && step == 0) r->first = metrics;
         if (epoch == 1) r->step_allocations += lks_memory_allocation_count() - before;
         if (j->evaluates_between) RANK_OK(lks_trainer_evaluate_text(s->trainer, s->tokens, COUNT, &metrics));
-        RANK_OK(lks_barrier(s->group, NULL)); /* no rank may go on while another still counts allocations */
+        RANK_OK(lks_barrier(s->group, NULL)); /* no rank may continue while another still counts allocations */
     }
     return 0;
 }
@@ -124,10 +124,10 @@ static void training_learns_what_only_memory_can_tell(void **state) {
     for (int size = 1; size <= 3; size++) {
         result a = run_job(size, (job){.n_steps = 7, .epochs = 8}), b = run_job(size, (job){.n_steps = 7, .epochs = 8});
         assert_string_equal(a.hex, b.hex);
-        assert_true(a.first.loss > 1.3); /* near ln 5 */
+        assert_true(a.first.loss > 1.3); /* close to ln 5 */
         assert_true(a.evaluated.loss < 0.2 && a.evaluated.accuracy > 0.95);
         assert_int_equal(a.step_allocations, 0);
-        /* The same batches in other pieces: rounding alone, which 8 epochs carry on. */
+        /* The same batches in other pieces differ only by rounding, which grows over 8 epochs. */
         if (size == 1) loss_of_one = a.evaluated.loss;
         assert_true(fabs(a.evaluated.loss - loss_of_one) < 0.01 * loss_of_one);
     }
@@ -148,8 +148,8 @@ static void evaluation_is_the_same_on_any_number_of_ranks(void **state) {
     }
 }
 
-/* Windows of any length give the same loss, as the state goes from each to the next; to rounding, as the products have
- * other sizes. */
+/* Windows of any length give the same loss, because the state is carried to the next window. They differ by rounding,
+ * because the products have other sizes. */
 static void states_are_carried_from_window_to_window(void **state) {
     (void)state;
     result shorter = run_job(1, (job){.n_steps = 2}), longer = run_job(1, (job){.n_steps = 19});
@@ -166,7 +166,7 @@ static void evaluation_leaves_the_states_of_training_alone(void **state) {
     assert_string_equal(plain.hex, interrupted.hex);
 }
 
-/* Fewer labels than columns, and fewer than ranks. */
+/* Fewer labels than columns, and fewer labels than ranks. */
 static int evaluate_short_texts(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -190,7 +190,7 @@ static void short_texts_are_evaluated_too(void **state) {
     run_ranks(3, evaluate_short_texts, NULL);
 }
 
-/* A model of features, not of words; with one state, good or bad. */
+/* A model of features instead of words, with one state, valid or not. */
 static int create_with_state(lks_graph *g, lks_group *group, lks_state state, int n_states, lks_trainer **trainer,
                              lks_status *status) {
     lks_node *x = lks_input(g, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, 2, 4});
@@ -232,7 +232,7 @@ static void states_that_do_not_fit_are_refused(void **state) {
     run_ranks(1, refuse_bad_states, NULL);
 }
 
-/* The last rank has one token less, or another one. */
+/* The last rank has one token less, or a different one. */
 static int evaluate_different_texts(void *argument) {
     int is_shorter = *(int *)argument;
     set_up s = {0};
@@ -259,11 +259,11 @@ static void texts_that_differ_are_noticed_in_evaluation(void **state) {
 }
 
 typedef struct shortage {
-    int64_t n; /* which allocation fails */
+    int64_t n; /* the number of the failing allocation */
     int evaluates, is_over;
 } shortage;
 
-/* In a first step, or an evaluation, which make room for the states. */
+/* In a first step or a first evaluation, which allocate memory for the states. */
 static int run_out_of_memory(void *argument) {
     shortage *of = argument;
     set_up s = {0};

@@ -1,6 +1,6 @@
 /* labels: no-tsan */
-/* Samples of which no label counts are part of the batch all the same: a model's states go on over them, and its batch
- * norms' statistics are theirs, too, wherever a division into ranks, grains or pieces leaves them by themselves. */
+/* Samples whose labels do not count are still part of the batch: a model's states are carried through them, and its
+ * batch norms include them in their statistics. This holds even if a rank, a grain or a piece has only such samples. */
 #include "ranks.h"
 
 #include "base/base.h"
@@ -18,9 +18,9 @@ typedef struct job {
     lks_strategy strategy;
     const char *transport;
     int n_steps;
-    double losses[N_STEPS]; /* these and what follows: rank 0's */
-    float mean[M];          /* the running one, at the end */
-    float weight[K * M];    /* of the layer below the batch norm, likewise */
+    double losses[N_STEPS]; /* of rank 0, like the fields below */
+    float mean[M];          /* running mean, at the end */
+    float weight[K * M];    /* of the layer before the batch norm, at the end */
     char hex[MAX_RANKS][65];
 } job;
 
@@ -70,8 +70,8 @@ static int create_trainer(lks_trainer **trainer, lks_graph *graph, lks_group *gr
     return 0;
 }
 
-/* In steps 0 and 2 no label of the first half counts, and in the others none of the second; but one each of what is
- * left. */
+/* In steps 0 and 2 the labels of the first half do not count, in the others those of the second half. In the other
+ * half, one sample does not count either. */
 static int32_t label_of(int step, int64_t row, int64_t t) {
     int is_uncounted = row / (N / 2) == step % 2 || row % (N / 2) == 1;
     return is_uncounted ? -1 : (int32_t)((row + t + step) % C);
@@ -83,7 +83,7 @@ static int step(lks_trainer *trainer, job *j, int number, int rank, int size) {
     int64_t n_each = j->is_recurrent ? T : 1, n_counted = 0, n_all = 0, begin = N * rank / size;
     lks_metrics metrics;
     for (int64_t i = 0; i < N * K; i++) features[i] = (float)lksi_random_normal(4, (uint64_t)number, (uint64_t)i);
-    for (int64_t i = 0; i < N * K; i++) features[i] += (float)(i / K); /* every sample's mean is another */
+    for (int64_t i = 0; i < N * K; i++) features[i] += (float)(i / K); /* every sample has another mean */
     for (int64_t i = 0; i < N * n_each; i++) {
         labels[i] = label_of(number, i / n_each, i % n_each);
         n_all += labels[i] >= 0;
@@ -128,7 +128,7 @@ static int train(void *argument) {
     return 0;
 }
 
-/* Sums of f32 in another order. */
+/* The tolerance covers f32 sums in another order. */
 static void check_losses(const job *j, const job *whole) {
     for (int number = 0; number < j->n_steps; number++)
         if (!(fabs(j->losses[number] - whole->losses[number]) < 1e-5))
@@ -150,8 +150,8 @@ static void run_processes_over_tcp(int size, job *j) {
     munmap(shared, sizeof *shared);
 }
 
-/* There gradients are on their way during the backward pass, where a rank has a CPU for that: those of a rank without a
- * label, too. Processes come before any thread of this program's. */
+/* Over tcp, gradients are in transit during the backward pass if the rank has a CPU for it. This includes the gradients
+ * of a rank without labels. This test comes first: it forks, so no thread may exist yet. */
 static void over_tcp_ranks_without_a_label_have_their_part(void **state) {
     (void)state;
     static const job jobs[] = {
@@ -179,7 +179,8 @@ static void states_go_on_over_samples_of_which_no_label_counts(void **state) {
             }
 }
 
-/* The mean over ranks or pieces of their own means is that of the whole, while parameters are the first ones. */
+/* As long as the parameters have their initial values, the mean of the ranks' or pieces' means is the mean of the whole
+ * batch. */
 static void running_means_are_weighted_by_samples_and_not_by_labels(void **state) {
     (void)state;
     job whole = {.n_steps = 1};
@@ -211,7 +212,7 @@ static void grains_of_which_no_label_counts_give_the_same_bits_on_any_number_of_
     }
 }
 
-/* By way of the statistics the loss depends on them. */
+/* The loss depends on these samples through the statistics. */
 static void synchronised_statistics_have_gradients_for_samples_of_which_no_label_counts(void **state) {
     (void)state;
     job whole = {.n_steps = N_STEPS, .is_synchronised = 1};

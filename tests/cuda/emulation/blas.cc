@@ -1,7 +1,8 @@
-// cuBLASLt without a GPU, for the tests: what src/cuda calls of it, in plain loops. What the real one would refuse or
-// read wrongly is refused.
+// cuBLASLt without a GPU, for the tests: the functions that src/cuda calls, in plain loops. It refuses what the real
+// library would refuse or misread.
 //
-// LOCKSTEP_EMULATED_GPU=no-product: it has no algorithm for any product; no-capture: none can be put into a graph.
+// LOCKSTEP_EMULATED_GPU=no-product: it has no algorithm for any product. no-capture: no product can be captured in a
+// graph.
 #include "cuda/emulation/emulation.h"
 
 #include <cublasLt.h>
@@ -48,7 +49,7 @@ struct preference {
     uint32_t alignment[4] = {256, 256, 256, 256}; // of A, B, C, D
 };
 
-// What an algorithm was chosen for; lies in cublasLtMatmulAlgo_t.
+// What an algorithm was chosen for. It is stored in cublasLtMatmulAlgo_t.
 struct algorithm {
     uint64_t magic, workspace_nbytes;
     uint32_t alignment[4], bias_alignment;
@@ -206,7 +207,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return set(&as<preference>(p)->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, nbytes);
 }
 
-// The algorithm needs all the workspace and all the alignment that it was promised.
+// The algorithm needs the full workspace and alignment that the preference promised.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                                               cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t p, int n_asked,
@@ -217,7 +218,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const operation *op = as<operation>(desc);
     cublasStatus_t status = check(*op, *as<layout>(a), *as<layout>(b), *as<layout>(c), *as<layout>(d));
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    // as PyTorch reports it of the real one
+    // PyTorch reports this of the real library
     bool is_vector = as<layout>(d)->rows == 1 || as<layout>(d)->columns == 1;
     if (has_bias(op->epilogue) && is_vector) return CUBLAS_STATUS_INVALID_VALUE;
     algorithm chosen{};

@@ -1,5 +1,5 @@
-// cuDNN without a GPU, for the tests: what src/cuda calls of it, in plain loops. What the real one would refuse is
-// refused; a workspace is written over, and the first algorithm offered is one that must not be taken.
+// cuDNN without a GPU, for the tests: the functions that src/cuda calls, in plain loops. It refuses what the real
+// library would refuse. It overwrites workspaces. The first algorithm that it offers is one that must not be used.
 //
 // LOCKSTEP_EMULATED_GPU=no-convolution: none of its algorithms is deterministic.
 #include "cuda/emulation/emulation.h"
@@ -15,7 +15,7 @@ struct cudnnContext {
     cudaStream_t stream;
 };
 
-// A tensor or a filter: (N,C,H,W) or (M,C,h,w), channels-last both.
+// A tensor or a filter: (N,C,H,W) or (M,C,h,w), both channels-last.
 struct image {
     cudnnDataType_t type;
     int64_t n = 0, c = 0, h = 0, w = 0;
@@ -86,7 +86,7 @@ cudnnStatus_t check(const image &x, const image &w, const cudnnConvolutionStruct
     return is_right ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
 }
 
-// What the three lists begin with is not to be taken: unsupported, not deterministic.
+// The first two entries of each list must not be used: one is unsupported, one is not deterministic.
 template <typename T, typename A>
 cudnnStatus_t list(bool is_timed, A wrong, A right, const image &x, const image &w, const cudnnConvolutionStruct &op,
                    const image &y, int n_asked, int *n_found, T *found) {

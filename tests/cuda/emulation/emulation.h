@@ -1,7 +1,8 @@
 // The emulated GPU, for the emulations of its libraries.
 //
-// A stream is a queue of work that is done when the host waits for it and not before: what was overwritten too early
-// shows. The GPU's memory cannot be touched but by such work: host code that does ends with SIGSEGV.
+// A stream is a queue of work. The work runs when the host waits for it and not before, so that data which were
+// overwritten too early give wrong results. Only such work can access the GPU's memory: host code that does gets
+// SIGSEGV.
 #ifndef EMULATION_H
 #define EMULATION_H
 
@@ -12,12 +13,12 @@
 
 namespace emulation {
 void enqueue(cudaStream_t stream, std::function<void()> work);
-// The same for work that waits for others: it is tried until it says that it is done. Put on a recording it is copied
-// with every launch, so what it has to remember it holds by value.
+// As above, for work that waits for other work: it is tried until it returns true. A recording copies it with every
+// launch, so it must hold its state by value.
 void enqueue_attempt(cudaStream_t stream, std::function<bool()> attempt);
 bool is_capturing(cudaStream_t stream);
-bool is_captured_globally(cudaStream_t stream); // so that no thread may wait or make memory
-// The recording that `stream` takes part in holds `object`, and so does what is made of it, until all that is
+bool is_captured_globally(cudaStream_t stream); // then no thread may wait or allocate memory
+// The recording that `stream` takes part in keeps `object` alive, and so do graphs made from it, until all of them are
 // destroyed.
 void retain(cudaStream_t stream, std::shared_ptr<void> object);
 bool is_device_memory(const void *pointer);

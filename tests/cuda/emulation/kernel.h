@@ -1,4 +1,4 @@
-// CUDA C++ for the host's compiler: what src/cuda/kernel.cuh allows to kernels, run by emulation.cc.
+// CUDA C++ for the host's compiler: the subset that src/cuda/kernel.cuh allows in kernels. runtime.cc runs them.
 #ifndef EMULATION_KERNEL_H
 #define EMULATION_KERNEL_H
 
@@ -32,11 +32,11 @@ int atomicAdd(int *address, int value);
 int atomicCAS(int *address, int compare, int value);
 
 namespace emulation {
-// Behind all that was put on `stream`; done when the host waits for it.
+// Adds work at the end of `stream`. It runs when the host waits for it.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 void run_grid(dim3 grid, dim3 block, const std::function<void()> &kernel);
 
-// The arguments are copied now, as a launch does.
+// The arguments are copied now, as in a launch.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream, Arguments... arguments) {
     std::tuple<Parameters...> copied(static_cast<Parameters>(arguments)...);

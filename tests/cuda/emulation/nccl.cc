@@ -1,12 +1,16 @@
-// NCCL without GPUs, for the tests: ranks are threads or processes of this machine and meet in shared memory that the
-// unique id names. It is as unhelpful as NCCL: whatever a call starts is not on its stream before the communicator's
-// state was asked for, a call before that is refused, and nobody hears of a rank that dies. A communicator ends only
-// when the last graph with an operation of its is destroyed: abort and destroy wait for that, after all is given up.
-// For the first collective of a kind it makes connections, on threads of its own: so it waits until all ranks have come
-// to that, and it goes into no graph. An operation that comes out of a graph on one rank has to on all.
+// NCCL without GPUs, for the tests. Ranks are threads or processes of this machine, and meet in shared memory that the
+// unique id names. It emulates NCCL's difficult behaviour:
+// - A started operation is on its stream only after the communicator's state was queried. A call before that is
+//   refused.
+// - Ranks do not learn that a rank died.
+// - A communicator ends only when the last graph with one of its operations is destroyed: abort and destroy wait for
+//   that, after all operations were given up.
+// - The first collective of a kind makes connections, on threads of its own: it waits until all ranks have reached it,
+//   and cannot be captured in a graph.
+// - An operation that a graph launches on one rank must be launched by a graph on all ranks.
 //
-// LOCKSTEP_EMULATED_NCCL: the version that it says it is ("23000"). LOCKSTEP_EMULATED_NCCL_FAILS: after so many
-// operations a communicator has an error.
+// LOCKSTEP_EMULATED_NCCL: the version that it reports ("23000"). LOCKSTEP_EMULATED_NCCL_FAILS: a communicator has an
+// error after so many operations.
 #include "comm/arithmetic/half.h"
 #include "cuda/emulation/emulation.h"
 
@@ -30,7 +34,7 @@ namespace {
 constexpr size_t box_nbytes = 32 << 10;
 constexpr int most_ranks = 16;
 
-// --- where ranks meet: a box of bytes on their way for every pair ---
+// --- the meeting place: for every pair of ranks a box with the bytes in transit ---
 
 struct box {
     std::atomic<uint64_t> n_written, n_read;
@@ -69,8 +73,8 @@ struct state {
     std::string name;
     int rank = 0, size = 0, device = 0;
     std::atomic<bool> is_aborted{false};
-    std::atomic<bool> is_mixed{false};        // in a graph here, but not there
-    std::shared_ptr<void> captured{new char}; // graphs hold it, too
+    std::atomic<bool> is_mixed{false};        // the operation is in a graph on this rank, but not on the peer
+    std::shared_ptr<void> captured{new char}; // graphs hold a reference, too
 
     bool is_in_graphs() const { return captured.use_count() > 1; }
     ~state() {
@@ -86,7 +90,7 @@ struct state {
         where = static_cast<place *>(mapped);
         where->ranks[rank].host = host_hash();
         where->ranks[rank].device = device;
-        if (++where->n_joined == size) shm_unlink(name.c_str()); // nothing stays behind of ranks that are killed
+        if (++where->n_joined == size) shm_unlink(name.c_str()); // so that nothing remains if ranks are killed
         return true;
     }
     bool has_duplicates() const {
@@ -98,7 +102,7 @@ struct state {
     }
 };
 
-// --- operations: bytes that go to and come from others, and what is done when all have arrived ---
+// --- operations: bytes to and from others, and what happens when all have arrived ---
 
 struct transfer {
     bool is_send;
@@ -108,7 +112,8 @@ struct transfer {
     bool is_told = false;
 };
 
-// Whether an operation comes out of a graph has to be the same on both sides: a byte before the data tells.
+// Both sides must agree on whether an operation comes from a graph. A byte before the data says so. Returns whether
+// that byte was transferred.
 bool tell(state *s, transfer *t, bool is_captured) {
     box &b = t->is_send ? s->where->boxes[s->rank][t->peer] : s->where->boxes[t->peer][s->rank];
     uint64_t n_written = b.n_written, n_read = b.n_read;
@@ -162,11 +167,11 @@ struct operation {
     kind what = kind::messages;
     const char *in = nullptr;
     char *out = nullptr;
-    size_t n_in = 0; // bytes that each rank brings
+    size_t n_in = 0; // bytes that each rank contributes
     int root = 0;
     ncclDataType_t type = ncclFloat32;
     ncclRedOp_t op = ncclSum;
-    size_t first = 0, count = 0; // of a reduction: the elements that this rank gets
+    size_t first = 0, count = 0; // of a reduction: the elements of the result that this rank gets
     std::vector<transfer> transfers;
     std::vector<std::vector<char>> heard;
     bool is_begun = false, is_captured = false;
@@ -181,7 +186,7 @@ struct operation {
         if (is_done) finish();
         return is_done;
     }
-    // Messages of one pair and direction go one after the other.
+    // Messages of the same pair and direction are transferred in order.
     bool advance_in_turn(transfer *t) {
         for (transfer &before : transfers) {
             if (&before == t) return advance(s.get(), t, is_captured);
@@ -208,7 +213,7 @@ void operation::begin() {
     }
 }
 
-// Not in canonical order, so that whoever needs that notices: from the last rank down, in double.
+// The order is not canonical, so that code which relies on it fails: from the last rank down, in double.
 template <typename A, typename U> A combine(ncclRedOp_t op, A a, A b) {
     switch (op) {
     case ncclProd:
@@ -275,7 +280,7 @@ struct ncclComm {
     std::shared_ptr<state> s{new state};
     ncclResult_t failed = ncclSuccess;
     bool is_finalizing = false;
-    // Started, and not yet on its stream: so many times its state has to be asked for.
+    // Started, but not yet on its stream: the state must be queried n_questions times first.
     std::unique_ptr<operation> started;
     cudaStream_t stream = nullptr;
     int n_questions = 0, n_started = 0;
@@ -352,7 +357,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
-    if (depth > 0) return ncclInvalidUsage; /* NCCL's would begin when the thread's calls are ended */
+    if (depth > 0) return ncclInvalidUsage; /* NCCL would start it only at the end of the thread's group */
     if (size > most_ranks || config->blocking != 0) return ncclInvalidArgument;
     std::unique_ptr<ncclComm> comm(new ncclComm);
     comm->s->name = id.internal, comm->s->rank = rank, comm->s->size = size;

@@ -1,6 +1,6 @@
 // The CUDA runtime without a GPU, for the tests: memory, streams, events, recordings, and kernels run by the host.
 //
-// LOCKSTEP_EMULATED_GPU says what is wrong with it: "no-driver", "old-driver", "no-gpu", "memory=BYTES", "gpus=N".
+// LOCKSTEP_EMULATED_GPU selects a defect or a limit: "no-driver", "old-driver", "no-gpu", "memory=BYTES", "gpus=N".
 #include "cuda/emulation/emulation.h"
 #include "cuda/emulation/kernel.h"
 
@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-// --- kernels: the threads of a block one after the other, each on a stack of its own from its first barrier on ---
+// --- kernels: the threads of a block run in sequence, each on a stack of its own from its first barrier on ---
 
 thread_local uint3 threadIdx, blockIdx;
 thread_local dim3 blockDim, gridDim;
@@ -34,8 +34,8 @@ namespace {
 
 constexpr size_t stack_nbytes = 128 << 10;
 
-// Where a thread of the GPU, or who runs them, goes on. Not swapcontext, where it can be helped: that asks the kernel
-// about signals each time.
+// Where a thread of the GPU, or the scheduler, continues. swapcontext is only the fallback, because it makes a system
+// call for the signal mask each time.
 #ifdef __x86_64__
 struct place {
     void *stack = nullptr;
@@ -65,7 +65,7 @@ emulation_switch:
 void switch_to(place *from, place *to) { emulation_switch(&from->stack, to->stack); }
 void begin_at(place *p, char *stack, void (*function)()) {
     auto top = reinterpret_cast<uintptr_t>(stack + stack_nbytes) / 16 * 16;
-    void **words = reinterpret_cast<void **>(top) - 8; // six registers, where to return to, and nobody's return address
+    void **words = reinterpret_cast<void **>(top) - 8; // six registers, the function, its own null return address
     for (int i = 0; i < 8; i++) words[i] = nullptr;
     words[6] = reinterpret_cast<void *>(function);
     p->stack = words;
@@ -103,7 +103,7 @@ thread_local std::vector<std::unique_ptr<fiber>> idle;
 
 uint3 thread_at(unsigned i) { return {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y}; }
 
-// Threads that meet no barrier run one after the other on one fiber.
+// Threads that meet no barrier run in sequence on one fiber.
 void fiber_main() {
     block_run *run = running;
     fiber *self = run->current;
@@ -112,7 +112,7 @@ void fiber_main() {
         (*run->kernel)();
         run = running;
     }
-    switch_to(&run->current->here, &run->scheduler); // for good
+    switch_to(&run->current->here, &run->scheduler); // does not return
 }
 
 void resume(block_run *run, fiber *f) {
@@ -194,12 +194,12 @@ struct memory {
     std::recursive_mutex mutex;
     char *region = nullptr;
     size_t limit = region_nbytes, used_nbytes = 0, top = 0;
-    int n_open = 0;                       // threads that do a stream's work
+    int n_open = 0;                       // threads that run the work of a stream
     std::map<char *, size_t> allocations; // with the room behind them
 };
 
 memory &the_memory() {
-    static memory *m = new memory; // never destroyed: modules end in any order
+    static memory *m = new memory; // never destroyed, because modules may end in any order
     return *m;
 }
 
@@ -221,8 +221,8 @@ void prepare(memory &m) {
     if (strncmp(trouble(), "memory=", 7) == 0) m.limit = strtoull(trouble() + 7, nullptr, 10);
 }
 
-// Sets all bits of [at, at + nbytes), pages both; of many, by mapping the same ones again and again: what is never
-// written takes no memory.
+// Sets all bits of [at, at + nbytes), which are whole pages. Large ranges map the same pages again and again, so that
+// memory that is never written takes no space.
 void fill(char *at, size_t nbytes) {
     static const size_t few = size_t{1} << 20, piece = size_t{32} << 20;
     static const int file = [] {
@@ -264,17 +264,17 @@ cudaError_t tell(cudaError_t error) {
 
 // --- streams, events and recordings ---
 
-using work = std::function<bool()>; // false: not yet
+using work = std::function<bool()>; // false: not done yet
 using objects = std::vector<std::shared_ptr<void>>;
 struct recording {
     std::vector<work> steps;
     objects retained;
-    std::vector<CUstream_st *> forks; // that take part, but for the stream that it was begun on
+    std::vector<CUstream_st *> forks; // streams that take part, except the origin
     bool is_ended = false, is_spoiled = false;
-    bool is_global = false; // by its mode: forbids all threads what waits or makes memory meanwhile, not this one alone
+    bool is_global = false; // captured in global mode: no thread may wait or allocate meanwhile, not only this one
 };
 
-// Of this thread.
+// The recording that this thread began.
 thread_local std::shared_ptr<recording> recorded_here;
 cudaError_t check_recording() {
     if (recorded_here == nullptr) return cudaSuccess;
@@ -284,11 +284,11 @@ cudaError_t check_recording() {
 
 struct event_state {
     std::recursive_mutex mutex;
-    CUstream_st *stream = nullptr; // where it was recorded last
+    CUstream_st *stream = nullptr; // the stream of the last record
     uint64_t n_recorded = 0, n_done = 0;
     std::shared_ptr<recording> captured_by;
     CUstream_st *captured_on = nullptr;
-    size_t n_captured = 0; // steps of that stream
+    size_t n_captured = 0; // number of recorded steps of that stream
 };
 
 } // namespace
@@ -296,8 +296,8 @@ struct event_state {
 struct CUstream_st {
     std::recursive_mutex mutex;
     std::deque<work> queue;
-    std::shared_ptr<recording> capture; // which it takes part in; of no more meaning once that has ended
-    size_t n_captured = 0;              // its steps of that
+    std::shared_ptr<recording> capture; // the recording it takes part in; ignored once that has ended
+    size_t n_captured = 0;              // number of its steps in that recording
     bool is_origin = false, is_joined = false;
     bool is_busy = false;
     int device = 0;
@@ -324,7 +324,7 @@ CUstream_st *stream_of(cudaStream_t stream) {
     return stream;
 }
 
-// Until it is enough, or something cannot be done yet.
+// Runs work until is_enough(), or until a work is not done yet.
 void drain_some(CUstream_st *s, const std::function<bool()> &is_enough) {
     std::lock_guard<std::recursive_mutex> lock(s->mutex);
     if (s->is_busy || s->queue.empty()) return;
@@ -336,7 +336,7 @@ void drain_some(CUstream_st *s, const std::function<bool()> &is_enough) {
         if (is_done) s->queue.pop_front();
     }
     s->is_busy = false;
-    if (!is_done) usleep(30); // others share this CPU
+    if (!is_done) usleep(30); // let other threads use this CPU
 }
 
 bool is_empty(CUstream_st *s) {
@@ -355,7 +355,7 @@ struct streams {
 };
 
 streams &the_streams() {
-    static streams *s = new streams; // as the memory
+    static streams *s = new streams; // never destroyed, like the memory
     return *s;
 }
 
@@ -470,14 +470,14 @@ cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total) {
     return tell(check_driver());
 }
 
-// What is fresh holds no zeros: all bits are set, so that numbers are NaN. Freed memory is not given out again.
+// Fresh memory holds no zeros: all bits are set, so that floats are NaN. Freed memory is never reused.
 cudaError_t cudaMalloc(void **pointer, size_t nbytes) {
     if (check_driver() != cudaSuccess) return tell(check_driver());
     if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     memory &m = the_memory();
     std::lock_guard<std::recursive_mutex> lock(m.mutex);
     prepare(m);
-    size_t room = (nbytes + page - 1) / page * page + page; // an unused page behind each
+    size_t room = (nbytes + page - 1) / page * page + page; // an unused page after each allocation
     if (m.used_nbytes + nbytes > m.limit || m.top + room > region_nbytes) return tell(cudaErrorMemoryAllocation);
     char *at = m.region + m.top;
     fill(at, room - page);
@@ -489,7 +489,7 @@ cudaError_t cudaMalloc(void **pointer, size_t nbytes) {
     return cudaSuccess;
 }
 
-// Waits for all that is on the GPU, as the real one does.
+// Waits for all work on the GPU, like the real function.
 cudaError_t cudaFree(void *pointer) {
     memory &m = the_memory();
     if (pointer == nullptr) return cudaSuccess;
@@ -569,7 +569,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return cudaSuccess;
 }
 
-// A query does some of the work, so that polling comes to an end. What is not ready stays the last error.
+// A query does some of the work, so that polling ends. If it is not ready, that is the last error.
 static void do_some(CUstream_st *stream) {
     int n = 0;
     drain_some(stream, [&n] { return n++ > 0; });
@@ -593,7 +593,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     CUstream_st *s = stream_of(stream);
-    if (s->captured_by() != nullptr) { // within a recording, events only order what is recorded
+    if (s->captured_by() != nullptr) { // in a recording, events only order what is recorded
         event->captured_by = s->capture;
         event->captured_on = s;
         event->n_captured = s->n_captured;
@@ -626,7 +626,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     CUstream_st *s = stream_of(stream);
-    if (event->captured_by != nullptr && !event->captured_by->is_ended) { // the stream takes part in the recording
+    if (event->captured_by != nullptr && !event->captured_by->is_ended) { // the stream joins the recording
         CUstream_st *other = event->captured_on;
         if (s->is_origin && other->n_captured == event->n_captured) other->is_joined = true;
         if (s->captured_by() != nullptr) return cudaSuccess;
@@ -665,7 +665,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     ended->is_ended = true;
     s->is_origin = false;
     *graph = nullptr;
-    objects retained = std::move(ended->retained); // streams that took part may remember the recording
+    objects retained = std::move(ended->retained); // streams that took part may still refer to the recording
     if (ended->is_spoiled) return tell(cudaErrorStreamCaptureInvalidated);
     for (const CUstream_st *fork : ended->forks)
         if (!fork->is_joined) return tell(cudaErrorStreamCaptureUnjoined);
