@@ -162,7 +162,7 @@ EOF2
 run bench all_reduce --ranks 2 --json ''
 check "--json '' is refused" refused "--json ''"
 run bench all_reduce --ranks 2 --json "$work/a" --json "$work/b"
-check "of two files for the same no one is lost" refused "--json '$work/b': '$work/a' was given before"
+check "a second file for the same is refused, not written in place of the first" refused "--json '$work/b' is a second file: '$work/a' was given before"
 run bench all_reduce --ranks 2 --plot ''
 check "--plot '' is refused" refused "--plot ''"
 run bench all_reduce --sizes 8,3
