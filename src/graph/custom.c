@@ -57,17 +57,7 @@ static lks_status check_options(lks_node *const *inputs, int n_inputs, const lks
     if (n_inputs < 1 || n_inputs > LKS_MAX_CUSTOM_INPUTS)
         return lksi_error(LKS_ERR_ARGUMENT, "custom: '%s' has %d inputs; 1 to %d are possible", options->name, n_inputs,
                           LKS_MAX_CUSTOM_INPUTS);
-    if (options->n_dims < 0 || options->n_dims > LKSI_MAX_DIMS)
-        return lksi_error(LKS_ERR_SHAPE, "custom: the result of '%s' has %d dimensions; 0 to %d are possible",
-                          options->name, options->n_dims, LKSI_MAX_DIMS);
-    if (options->n_dims > 0 && options->dims == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "custom: the result of '%s' has %d dimensions at NULL", options->name,
-                          options->n_dims);
-    for (int i = 0; i < options->n_dims; i++)
-        if (options->dims[i] < 1 && !(i == 0 && options->dims[i] == LKS_BATCH))
-            return lksi_error(LKS_ERR_SHAPE, "custom: dimension %d of the result of '%s' is %lld", i, options->name,
-                              (long long)options->dims[i]);
-    return LKS_OK;
+    return lksi_check_dims(options->name, options->n_dims, options->dims, true);
 }
 
 static lks_node *operate(lks_graph *graph, lks_node *const *inputs, int n_inputs, const lks_custom_options *options) {

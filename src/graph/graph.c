@@ -118,6 +118,17 @@ static lks_status check_leaf_name(const char *name) {
     return LKS_OK;
 }
 
+lks_status lksi_check_dims(const char *name, int n_dims, const int64_t *dims, bool may_have_batch) {
+    if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
+        return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
+    if (n_dims > 0 && dims == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions, but dims is NULL", name, n_dims);
+    for (int i = 0; i < n_dims; i++)
+        if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
+            return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
+    return LKS_OK;
+}
+
 static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims,
                              bool may_have_batch) {
     LKS_TRY(check_leaf_name(name));
@@ -129,13 +140,7 @@ static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type 
     if (type == LKS_F16 || type == LKS_BF16)
         return lksi_error(LKS_ERR_UNSUPPORTED, "'%s': no operator reads %s; floating inputs are f32 or f64", name,
                           lks_type_name(type));
-    if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
-        return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
-    if (n_dims > 0 && dims == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions, but dims is NULL", name, n_dims);
-    for (int i = 0; i < n_dims; i++)
-        if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
-            return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
+    LKS_TRY(lksi_check_dims(name, n_dims, dims, may_have_batch));
     lksi_tensor tensor = {.type = type, .n_dims = n_dims};
     for (int i = 0; i < n_dims; i++) tensor.dims[i] = dims[i];
     return lksi_tensor_check(&tensor, 1, name);

@@ -45,6 +45,8 @@ lks_node *lksi_graph_refuse(lks_node *const *inputs, int n_inputs, lks_status st
 
 /* LKS_ERR_ARGUMENT if the name is empty or cannot be printed. The text says that `what` has it. */
 lks_status lksi_check_name(const char *name, const char *what);
+/* LKS_ERR_SHAPE, LKS_ERR_ARGUMENT: not the dimensions of a tensor. Only the first one may be the batch. */
+lks_status lksi_check_dims(const char *name, int n_dims, const int64_t *dims, bool may_have_batch);
 
 /* Accepts NULL. */
 void lksi_custom_destroy(lksi_custom *custom);

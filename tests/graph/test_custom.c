@@ -258,15 +258,14 @@ static void bad_options_are_named(void **state) {
         lks_custom_options options;
         int n_inputs;
         const char *expected;
-    } cases[] = {
-        {{.forward = fails}, 1, "a custom operator has no name"},
-        {{.name = "a\nb", .forward = fails}, 1, "has a control character (10) at 1"},
-        {{.name = "mine"}, 1, "'mine' has no forward function"},
-        {{.name = "mine", .forward = fails}, 0, "'mine' has 0 inputs; 1 to 6 are possible"},
-        {{.name = "mine", .forward = fails}, 7, "'mine' has 7 inputs; 1 to 6 are possible"},
-        {{.name = "mine", .forward = fails, .n_dims = 9, .dims = zero}, 1, "has 9 dimensions"},
-        {{.name = "mine", .forward = fails, .n_dims = 1}, 1, "has 1 dimensions at NULL"},
-        {{.name = "mine", .forward = fails, .n_dims = 2, .dims = zero}, 1, "dimension 1 of the result of 'mine' is 0"}};
+    } cases[] = {{{.forward = fails}, 1, "a custom operator has no name"},
+                 {{.name = "a\nb", .forward = fails}, 1, "has a control character (10) at 1"},
+                 {{.name = "mine"}, 1, "'mine' has no forward function"},
+                 {{.name = "mine", .forward = fails}, 0, "'mine' has 0 inputs; 1 to 6 are possible"},
+                 {{.name = "mine", .forward = fails}, 7, "'mine' has 7 inputs; 1 to 6 are possible"},
+                 {{.name = "mine", .forward = fails, .n_dims = 9, .dims = zero}, 1, "has 9 dimensions"},
+                 {{.name = "mine", .forward = fails, .n_dims = 1}, 1, "has 1 dimensions, but dims is NULL"},
+                 {{.name = "mine", .forward = fails, .n_dims = 2, .dims = zero}, 1, "dimension 1 of 'mine' is 0"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_graph *graph = lks_graph_create(NULL);
         lks_node *x = lks_input(graph, "x", LKS_F32, 1, (int64_t[]){LKS_BATCH});
