@@ -101,6 +101,19 @@ LKS_API const char *lks_type_name(lks_type type);
 typedef enum lks_log_level { LKS_LOG_ERROR, LKS_LOG_WARNING, LKS_LOG_INFO, LKS_LOG_DEBUG } lks_log_level;
 LKS_API void lks_log_set_level(lks_log_level level);
 
+/* --- timeline ---
+ *
+ * If LOCKSTEP_TIMELINE names a directory, each rank writes what its threads did when to DIR/rank<R>.json: steps,
+ * kernels, collectives, waits, batches and checkpoints (docs/timeline.md). The format is Chrome's trace events, which
+ * https://ui.perfetto.dev shows. A rank records its first 300000 sections. */
+
+/* Begins a section of the caller's own. Returns 0, at the cost of a function call, if there is no timeline. */
+LKS_API int64_t lks_timeline_begin(void);
+/* Ends the section that began at `began_ns`, with category "user". Sections of one thread must nest. 0: does nothing.
+ *
+ * Buffers:    `name` is copied, and cut after 79 bytes. */
+LKS_API void lks_timeline_end(int64_t began_ns, const char *name);
+
 /* The bytes that the library currently holds in this process, and its number of allocations since the program began.
  *
  * The bytes are 0 when every object is destroyed, including those of rank threads and of their launcher. The number of

@@ -33,6 +33,7 @@ void lksi_error_restore(const char text[LKSI_ERROR_TEXT_NBYTES]);
 void lksi_thread_set_rank(int rank);
 void lksi_process_set_rank(int rank);
 int lksi_own_rank(void); /* as set for this thread */
+int lksi_process_rank(void);
 /* "rank 1: ", or "" if `text` begins with a rank already, or if `lockstep run --prefix` adds the prefix. */
 enum { LKSI_RANK_PREFIX_NBYTES = 24 };
 void lksi_rank_prefix(const char *text, char prefix[LKSI_RANK_PREFIX_NBYTES]);

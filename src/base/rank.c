@@ -10,6 +10,7 @@ static atomic_int process_rank = -1;
 void lksi_thread_set_rank(int rank) { thread_rank = rank; }
 void lksi_process_set_rank(int rank) { atomic_store(&process_rank, rank); }
 int lksi_own_rank(void) { return thread_rank; }
+int lksi_process_rank(void) { return atomic_load(&process_rank); }
 
 static bool names_rank(const char *text) { return lksi_begins_with(text, "rank ") && isdigit((unsigned char)text[5]); }
 

@@ -1,5 +1,6 @@
 /* The path of every collective: validate the call before anything is sent, choose the algorithm, assign the sequence
  * number, fingerprint and deadline, run it, and kill the group on failure. */
+#include "base/timeline.h"
 #include "comm/arithmetic/arithmetic.h"
 #include "comm/collective/collective.h"
 #include "comm/comm_internal.h"
@@ -123,11 +124,21 @@ static lks_status refuse_second_thread(lks_group *group, const lksi_call *call) 
                                       call->operation->name, lksi_world_rank(group, group->rank)));
 }
 
+static void add_to_timeline(const lks_group *group, const lksi_call *call, int64_t began_ns) {
+    const char *algorithm = call->algorithm->name;
+    if (began_ns == 0) return;
+    lksi_timeline_add(began_ns, "communication", call->operation->name,
+                      "\"bytes\":%zu,\"ranks\":%d,\"algorithm\":\"%s\"", call->nbytes, group->size,
+                      algorithm != NULL ? algorithm : "exchange");
+}
+
 lks_status lksi_execute(lks_group *group, const lksi_call *call) {
     if (atomic_load_explicit(&group->is_at_work, memory_order_relaxed)) return refuse_second_thread(group, call);
+    int64_t section_ns = lksi_timeline_begin();
     atomic_store_explicit(&group->is_at_work, true, memory_order_relaxed);
     lks_status status = run_algorithm(group, call);
     atomic_store_explicit(&group->is_at_work, false, memory_order_relaxed);
+    add_to_timeline(group, call, section_ns);
     return status;
 }
 

@@ -1,4 +1,5 @@
 /* The group: lks_init, lks_group_destroy, the queries on a group, and how a group dies. */
+#include "base/timeline.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
@@ -163,6 +164,7 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
         LKS_TRY(lksi_environment_read(timeout_ms, &environment));
         lksi_process_set_rank(environment.size > 1 ? environment.rank : -1);
     }
+    LKS_TRY(name_rank(lksi_timeline_open()));
     snprintf(environment.transport, sizeof environment.transport, "%s", transport_names[wanted]);
     LKS_TRY(lksi_group_create(group, environment.rank, environment.size, timeout_ms, options->order));
     LKS_TRY(lksi_world_create(&(*group)->world, threads));
@@ -234,6 +236,7 @@ void lks_group_destroy(lks_group *group) {
     char text[LKSI_ERROR_TEXT_NBYTES]; /* the caller's current error is preserved */
     lksi_error_keep(text);
     lksi_work_stop(group);
+    if (group->is_world) lksi_timeline_flush();
     abort_part(group, group->outer);
     abort_part(group, group->inner);
     lks_group_destroy(group->outer);
@@ -351,6 +354,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     const lksi_reason *first = lksi_abort_read(&group->control->abort);
     if (first != NULL) spread(group->world, first);
     for (lks_group *each = group->bound; each != NULL; each = each->next_bound) (void)lksi_group_fail(each, status);
+    lksi_timeline_flush();
     lksi_may_be_reused();
     return status;
 }

@@ -11,6 +11,8 @@
  */
 #include "comm/work.h"
 
+#include "base/timeline.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
@@ -228,7 +230,9 @@ static lks_status wait_until_done(lks_work *work) {
     LKS_TRY(refuse_child(work, "work_wait"));
     lks_status status;
     if (work->is_collective) {
+        int64_t section_ns = lksi_timeline_begin();
         while (!atomic_load(&work->is_done)) wait_for_worker(work->group, &work->is_done);
+        lksi_timeline_end(section_ns, "wait", work->call.operation->name);
         status = work->status;
     } else {
         status = lksi_transfer_wait(work->group, &work->transfer);

@@ -7,6 +7,7 @@
  * at creation.
  *
  * Without workers there is one slot, and lks_loader_next fills it. */
+#include "base/timeline.h"
 #include "data/data_internal.h"
 #include "op/image.h"
 
@@ -84,6 +85,7 @@ static void build_order(lks_loader *loader, order *o, int64_t epoch) {
 }
 
 static void fill(lks_loader *loader, slot *s, place at) {
+    int64_t section_ns = lksi_timeline_begin();
     lksi_share share = lksi_sampler_share(&loader->sampler, at.step);
     memcpy(s->indices, order_of(loader, at.epoch)->indices + share.begin, (size_t)share.count * sizeof *s->indices);
     const lksi_augmentation drawn = {loader->augment, loader->sampler.seed, at.epoch, s->scratch};
@@ -111,6 +113,7 @@ static void fill(lks_loader *loader, slot *s, place at) {
         .rank = (int)loader->sampler.rank,
         .n_ranks = (int)loader->sampler.n_ranks,
     };
+    lksi_timeline_end(section_ns, "data", "make batch");
 }
 
 /* --- workers: every function here is called with the lock held and releases it only while it fills or builds --- */

@@ -1,5 +1,6 @@
 /* Runs a program: a flat list of kernels over memory that was placed at compilation. */
 #include "base/signals.h"
+#include "base/timeline.h"
 #include "graph/program_internal.h"
 
 #include <math.h>
@@ -7,8 +8,10 @@
 
 void lks_program_destroy(lks_program *program) {
     if (program == NULL) return;
-    for (size_t s = 0; program->steps != NULL && s < program->n_steps; s++)
+    for (size_t s = 0; program->steps != NULL && s < program->n_steps; s++) {
         if (program->steps[s].kernel.release != NULL) program->steps[s].kernel.release(&program->steps[s].kernel);
+        lksi_free(program->steps[s].label);
+    }
     const lks_device *device = program->store->graph->device;
     for (int i = 0; i < program->n_inputs; i++) lksi_device_free(device, program->inputs[i].room);
     for (int i = 0; i < program->n_outputs; i++) lksi_free(program->outputs[i].mirror);
@@ -179,6 +182,28 @@ void lksi_program_bind_stored(lks_program *program) {
     program->n_swaps = store->n_swaps;
 }
 
+/* Appends the kernel and the shape of its result: "onednn:linear^T f32 (64, 256) + tanh". */
+static void describe_step(const lksi_step *step, char *text, size_t nbytes) {
+    char shape[128];
+    lksi_tensor_format(&step->kernel.lowering.outputs[0], shape, sizeof shape);
+    lksi_append(text, nbytes, "%s %s", step->kernel.name, shape);
+    for (int i = 0; i < step->kernel.n_epilogues; i++)
+        lksi_append(text, nbytes, " + %s", lksi_op_name(step->kernel.epilogues[i]));
+}
+
+/* A kernel of a device with its own memory still runs when the call returns. */
+static void add_to_timeline(const lks_program *program, lksi_step *step, int64_t began_ns) {
+    enum { LABEL_NBYTES = 80 };
+    if (began_ns == 0) return;
+    if (step->label == NULL) {
+        step->label = lksi_alloc(LABEL_NBYTES);
+        if (step->label == NULL) return;
+        describe_step(step, step->label, LABEL_NBYTES);
+    }
+    bool is_launch = program->store->graph->device->ops->memory != NULL;
+    lksi_timeline_end(began_ns, is_launch ? "launch" : "kernel", step->label);
+}
+
 static lks_status run_step(lks_program *program, lksi_step *step) {
     void *inputs[LKSI_MAX_INPUTS], *outputs[LKSI_MAX_OUTPUTS];
     for (int i = 0; i < step->kernel.lowering.n_inputs; i++) inputs[i] = program->memory[step->inputs[i]];
@@ -188,7 +213,9 @@ static lks_status run_step(lks_program *program, lksi_step *step) {
     if (!step->are_factors_left) {
         void *scratch = program->arena + (step->is_branch ? program->branch_scratch_offset : program->scratch_offset);
         if (program->has_branches) LKS_TRY(set_branch(program, step->is_branch));
+        int64_t section_ns = lksi_timeline_begin();
         LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
+        add_to_timeline(program, step, section_ns);
     }
     return program->is_timed ? count_time(program, step, began_ns) : LKS_OK;
 }
@@ -205,11 +232,16 @@ static lks_status run_steps(lks_program *program, size_t begin, size_t end) {
 }
 
 static lks_status run(lks_program *program, size_t begin, size_t end) {
+    int64_t section_ns = lksi_timeline_begin();
     lksi_device_enter(program->store->graph->device);
     if (program->n_swaps != program->store->n_swaps) lksi_program_bind_stored(program);
     lksi_signals_keep(true);
     lks_status status = run_steps(program, begin, end), merged = merge(program);
     lksi_signals_keep(false);
+    lksi_timeline_end(section_ns, "pass",
+                      end == program->n_forward ? "forward"
+                      : begin > 0               ? "backward"
+                                                : "both passes");
     return status != LKS_OK ? status : merged;
 }
 
@@ -429,11 +461,7 @@ void lks_program_describe(const lks_program *program, char *text, size_t nbytes)
     for (size_t s = 0; s < program->n_steps; s++) {
         const lksi_step *step = &program->steps[s];
         const lksi_lowering *lowering = &step->kernel.lowering;
-        char shape[128];
-        lksi_tensor_format(&lowering->outputs[0], shape, sizeof shape);
-        lksi_append(text, nbytes, "%s %s", step->kernel.name, shape);
-        for (int i = 0; i < step->kernel.n_epilogues; i++)
-            lksi_append(text, nbytes, " + %s", lksi_op_name(step->kernel.epilogues[i]));
+        describe_step(step, text, nbytes);
         size_t written = 0;
         for (int i = 0; i < lowering->n_outputs; i++)
             written += lksi_layout_nbytes(&lowering->output_layouts[i], &lowering->outputs[i]);

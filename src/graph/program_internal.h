@@ -12,6 +12,7 @@ typedef struct lksi_step {
     bool is_branch;             /* no other step uses its outputs; runs on a branch beside the other steps */
     bool are_factors_left;      /* its factors were taken in the last run */
     int64_t elapsed_ns, n_runs; /* in a timed program */
+    char *label;                /* for the timeline; NULL until first needed */
 } lksi_step;
 
 /* An input, an output or an input gradient, by graph node. */

@@ -22,6 +22,7 @@
  * gradients are compressed (compress.h).
  * Sources: division of optimizer state: ZeRO (Rajbhandari, Rasley, Ruwase, He, 2020). First layers first: Jayarajan,
  * Wei, Gibson, Fedorova, Pekhimenko, "Priority-based parameter propagation", 2019. */
+#include "base/timeline.h"
 #include "parallel/parallel_internal.h"
 
 #include <string.h>
@@ -59,9 +60,13 @@ static lks_status add_up(lks_distributed_optimizer *optimizer, const lksi_bucket
 }
 
 static lks_status reduce(lks_distributed_optimizer *optimizer, lksi_bucket *bucket) {
+    int64_t section_ns = lksi_timeline_begin();
     bucket->began_ns = lksi_now_ns();
     lks_status status = add_up(optimizer, bucket);
     bucket->ended_ns = lksi_now_ns();
+    if (section_ns != 0)
+        lksi_timeline_add(section_ns, "bucket", "reduce bucket", "\"bucket\":%d,\"elements\":%zu",
+                          (int)(bucket - optimizer->buckets), bucket->end - bucket->begin);
     return status;
 }
 
@@ -176,7 +181,9 @@ static lks_status update_bucket(lks_distributed_optimizer *optimizer, size_t i) 
     lksi_bucket *bucket = &optimizer->buckets[i];
     if (bucket->is_updated) return LKS_OK;
     LKS_TRY(lksi_progress_row_wait(optimizer->progress, bucket->item + 1));
+    int64_t section_ns = lksi_timeline_begin();
     update_part(optimizer, bucket);
+    lksi_timeline_end(section_ns, "update", "update bucket");
     bucket->is_updated = true;
     return LKS_OK;
 }
@@ -189,23 +196,6 @@ static lks_status update_all(lks_distributed_optimizer *optimizer) {
         if (is_sharded(optimizer)) lksi_progress_row_allow(optimizer->progress, gather_item(optimizer, item) + 1);
     }
     return is_sharded(optimizer) ? wait_for(optimizer, gather_item(optimizer, optimizer->n_buckets - 1)) : LKS_OK;
-}
-
-/* Times are in milliseconds since the last step ended. docs/performance.md shows a drawing. */
-static void log_timeline(lks_distributed_optimizer *optimizer) {
-    int64_t zero_ns = optimizer->step_ended_ns, now_ns = lksi_now_ns();
-    optimizer->step_ended_ns = now_ns;
-    if (zero_ns == 0 || !lksi_log_is_on(LKS_LOG_DEBUG)) return;
-    for (size_t i = 0; i < optimizer->n_buckets; i++) {
-        const lksi_bucket *bucket = &optimizer->buckets[i];
-        int64_t final_ns = bucket->final_ns > zero_ns ? bucket->final_ns : optimizer->backward_ended_ns; /* not early */
-        lksi_log(LKS_LOG_DEBUG, "step %lld: bucket %zu of %zu elements: final %.2f, reduced %.2f to %.2f ms",
-                 (long long)optimizer->step, i, bucket->end - bucket->begin, (double)(final_ns - zero_ns) * 1e-6,
-                 (double)(bucket->began_ns - zero_ns) * 1e-6, (double)(bucket->ended_ns - zero_ns) * 1e-6);
-    }
-    lksi_log(LKS_LOG_DEBUG, "step %lld: backward pass over %.2f, step over %.2f ms, %zu buckets early",
-             (long long)optimizer->step, (double)(optimizer->backward_ended_ns - zero_ns) * 1e-6,
-             (double)(now_ns - zero_ns) * 1e-6, optimizer->n_early);
 }
 
 /* Clears the state of a step, finished or refused. All allowed items must have run. */
@@ -221,7 +211,6 @@ static void clear(lks_distributed_optimizer *optimizer) {
 
 /* Called when the backward pass is over: the ranks exchange their figures. */
 static lks_status begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
-    optimizer->backward_ended_ns = lksi_now_ns();
     optimizer->own_message = (lksi_step_message){.sums = *mine, .n_expected = (double)optimizer->n_expected};
     lks_status status = exchange_figures(optimizer);
     if (status == LKS_OK) status = conclude(optimizer, all);
@@ -233,7 +222,6 @@ static lks_status begin(lks_distributed_optimizer *optimizer, const lks_step_sum
 static lks_status end(lks_distributed_optimizer *optimizer) {
     lks_status status = update_all(optimizer);
     if (status == LKS_OK) lksi_store_set_torn(optimizer->store, false);
-    if (status == LKS_OK) log_timeline(optimizer);
     clear(optimizer);
     return status;
 }

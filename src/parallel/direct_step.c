@@ -26,6 +26,7 @@
  * and hits.
  * Source: division of optimizer state: ZeRO (Rajbhandari, Rasley, Ruwase, He, 2020). */
 #include "base/cache.h"
+#include "base/timeline.h"
 #include "comm/copy.h"
 #include "parallel/parallel_internal.h"
 
@@ -200,7 +201,9 @@ static lks_status update(lks_distributed_optimizer *optimizer, lks_step_sums *al
     if (optimizer->squares != NULL) LKS_TRY(find_norm(optimizer, &all->grad_norm, &clip));
     optimizer->step++;
     count_update(optimizer);
+    int64_t section_ns = lksi_timeline_begin();
     lks_status status = update_shard(optimizer, clip * optimizer->mean_scale);
+    lksi_timeline_end(section_ns, "update", "add up gradients and update");
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     count_update(optimizer);
     return lksi_exchange(optimizer->group, takes_turns(optimizer) ? "sharded_release" : "shared_replica_release",

@@ -4,6 +4,7 @@
  * There is no overlap if ranks share memory: the CPUs themselves move the gradients, so there is no network time to
  * hide. There is none on a host with several ranks of one CPU each: the thread would cost more CPU time than it hides
  * (docs/decisions/0009). */
+#include "base/timeline.h"
 #include "parallel/parallel_internal.h"
 
 bool lksi_overlap_pays(const lks_distributed_optimizer *optimizer) {
@@ -33,6 +34,11 @@ lks_status lksi_overlap_begin_pass(lks_distributed_optimizer *optimizer) {
                    lks_group_rank(optimizer->group)));
 }
 
+static void note_final(size_t bucket) {
+    int64_t now_ns = lksi_timeline_begin();
+    if (now_ns != 0) lksi_timeline_add(now_ns, "bucket", "bucket is final", "\"bucket\":%zu", bucket);
+}
+
 static lks_status on_gradient(void *context, int index) {
     lks_distributed_optimizer *optimizer = context;
     size_t offset, count;
@@ -44,7 +50,7 @@ static lks_status on_gradient(void *context, int index) {
     for (size_t i = 0; i < optimizer->n_buckets; i++)
         if (offset < optimizer->buckets[i].end && offset + count > optimizer->buckets[i].begin &&
             --optimizer->buckets[i].n_open == 0)
-            optimizer->buckets[i].final_ns = lksi_now_ns();
+            note_final(i);
     if (optimizer->flat != NULL) return lksi_flat_tell_final(optimizer);
     allow_final(optimizer);
     return LKS_OK;

@@ -66,8 +66,8 @@ typedef struct lksi_bucket {
     size_t item;                 /* the row item that reduces it: order[item] is this bucket's index */
     int n_tensors;               /* tensors that overlap it */
     int n_open;                  /* of these, those whose gradient the current backward pass has not yet written */
-    int64_t final_ns, began_ns, ended_ns; /* current step: last write of a gradient, begin and end of the reduction */
-    bool is_updated;                      /* current step: this rank's part of the parameters is updated */
+    int64_t began_ns, ended_ns;  /* current step: begin and end of the reduction */
+    bool is_updated;             /* current step: this rank's part of the parameters is updated */
 } lksi_bucket;
 
 /* The message that ranks exchange in a step. */
@@ -124,8 +124,7 @@ struct lks_distributed_optimizer {
     size_t n_told;             /* tensors with a final gradient; above 0 the step's collectives may be in progress */
     bool is_put_aside;         /* lks_distributed_optimizer_no_sync */
     bool has_compared_batches; /* lksi_batches_compare is done, or a trainer has compared the batches itself */
-    int64_t backward_ended_ns; /* when the current step of buckets began */
-    int64_t step_ended_ns;     /* when the last step of buckets or direct step ended */
+    int64_t step_ended_ns;     /* when the last direct step ended */
     struct lksi_flat *flat;    /* if the store is in a GPU's memory; else NULL */
 };
 typedef struct lksi_flat lksi_flat;

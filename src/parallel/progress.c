@@ -10,6 +10,7 @@
 #include "parallel/progress.h"
 
 #include "base/signals.h"
+#include "base/timeline.h"
 #include "comm/comm.h"
 
 #include <pthread.h>
@@ -128,6 +129,7 @@ static void wait_for_one(lksi_progress_row *progress) {
 }
 
 lks_status lksi_progress_row_wait(lksi_progress_row *progress, size_t n) {
+    int64_t section_ns = lksi_timeline_begin();
     pthread_mutex_lock(&progress->mutex);
     while (progress->status == LKS_OK && progress->n_finished < n) {
         lksi_signals_let_in();
@@ -138,6 +140,7 @@ lks_status lksi_progress_row_wait(lksi_progress_row *progress, size_t n) {
     }
     lks_status status = progress->n_finished >= n ? LKS_OK : progress->status;
     pthread_mutex_unlock(&progress->mutex);
+    lksi_timeline_end(section_ns, "wait", "wait for buckets");
     return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", progress->text);
 }
 

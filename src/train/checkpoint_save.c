@@ -1,6 +1,8 @@
 /* Saving: all ranks contribute to the image, and rank 0 writes it. */
 #include "train/checkpoint.h"
 
+#include "base/timeline.h"
+
 static lks_status declare(const lks_trainer *trainer, const lksi_checkpoint *c, lksi_safetensors_writer *writer) {
     for (size_t i = 0; i < c->n_items; i++) {
         lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
@@ -20,6 +22,7 @@ static lks_status append(lksi_safetensors_writer *writer, const char *image, siz
 }
 
 lks_status lksi_checkpoint_write(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path) {
+    int64_t section_ns = lksi_timeline_begin();
     lksi_safetensors_writer *writer;
     LKS_TRY(lksi_safetensors_writer_create(&writer));
     lks_status status = declare(trainer, c, writer);
@@ -27,6 +30,7 @@ lks_status lksi_checkpoint_write(const lks_trainer *trainer, const lksi_checkpoi
     if (status == LKS_OK) status = append(writer, c->image, c->image_nbytes);
     if (status == LKS_OK) status = lksi_safetensors_finish(writer);
     lksi_safetensors_writer_destroy(writer);
+    lksi_timeline_end(section_ns, "checkpoint", "write checkpoint");
     return status;
 }
 

@@ -1,4 +1,5 @@
 /* The snapshot: fills the image on rank 0. Training must not step meanwhile. */
+#include "base/timeline.h"
 #include "train/checkpoint.h"
 
 #include <string.h>
@@ -66,9 +67,11 @@ static void put_trainer(const lks_trainer *trainer, lksi_checkpoint *c, const lk
 lks_status lksi_checkpoint_snapshot(lks_trainer *trainer, lksi_checkpoint *c, const lks_position *position,
                                     lks_status *status) {
     bool is_first = lks_group_rank(trainer->options.group) == 0;
+    int64_t section_ns = lksi_timeline_begin();
     *status = LKS_OK;
     LKS_TRY(put_items(trainer, c, is_first, status));
     LKS_TRY(lksi_checkpoint_gather_states(trainer, c));
     if (is_first) put_trainer(trainer, c, position);
+    lksi_timeline_end(section_ns, "checkpoint", "copy for checkpoint");
     return LKS_OK;
 }

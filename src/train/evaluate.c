@@ -1,6 +1,7 @@
 /* Evaluation: the data set is cut into chunks of fixed size, which are assigned to the ranks round-robin. One rank
  * computes the sums of a chunk, and all ranks add them in chunk order. The result has the same bits for any number of
  * ranks. */
+#include "base/timeline.h"
 #include "data/set_batch.h"
 #include "train/trainer_internal.h"
 
@@ -116,6 +117,7 @@ static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset, 
 
 lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics) {
     LKS_TRY(lksi_check_given("trainer_evaluate", "trainer", trainer));
+    int64_t section_ns = lksi_timeline_begin();
     scratch s = {0};
     lks_status status = check(trainer, dataset, metrics);
     int64_t n_chunks = status == LKS_OK ? (lks_dataset_count(dataset) + CHUNK - 1) / CHUNK : 0;
@@ -129,5 +131,6 @@ lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset
     lksi_free(s.labels);
     lksi_free(s.sums);
     lksi_states_free(trainer, &s.states);
+    lksi_timeline_end(section_ns, "step", "evaluate");
     return status;
 }

@@ -2,6 +2,7 @@
  * to the ranks round-robin. Columns and chunks are the same for any number of ranks. One rank computes the sums of a
  * chunk, and all ranks add them in chunk order, so the result has the same bits for any number of ranks. The state of a
  * column begins at 0, so its first tokens lack context. Columns are long enough to make this negligible. */
+#include "base/timeline.h"
 #include "data/set_batch.h"
 #include "train/trainer_internal.h"
 
@@ -87,12 +88,14 @@ static lks_status check_text(const lks_trainer *trainer, const int32_t *tokens, 
 }
 
 static lks_status evaluate(lks_trainer *trainer, const text_cut *cut, lks_metrics *metrics) {
+    int64_t section_ns = lksi_timeline_begin();
     lksi_chunk_sums *sums = lksi_chunks_create(trainer, MOST_CHUNKS);
     lks_status status = sums != NULL ? evaluate_mine(trainer, cut, sums) : LKS_ERR_MEMORY;
     uint64_t hash = lksi_hash64(LKSI_HASH_START, cut->tokens, (size_t)cut->count * sizeof *cut->tokens);
     status = status == LKS_OK ? lksi_chunks_conclude(trainer, sums, MOST_CHUNKS, hash, metrics)
                               : lksi_group_fail(trainer->options.group, status);
     lksi_free(sums);
+    lksi_timeline_end(section_ns, "step", "evaluate");
     return status;
 }
 

@@ -1,4 +1,5 @@
 /* The trainer: a store, an optimizer, and a program per batch size. */
+#include "base/timeline.h"
 #include "data/set_batch.h"
 #include "train/trainer_internal.h"
 
@@ -335,8 +336,7 @@ static lks_status check_replicas(lks_trainer *trainer) {
                             : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
 }
 
-lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
-    LKS_TRY(lksi_check_given("trainer_step", "trainer", trainer));
+static lks_status step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
     LKS_TRY(lksi_step_refuse_lent(trainer->optimizer));
     lks_status good = check_batch(trainer, batch);
     if (good != LKS_OK) return lksi_group_fail(trainer->options.group, good); /* so that the others do not wait */
@@ -351,6 +351,14 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
     LKS_TRY(status);
     if (metrics != NULL) take_metrics(trainer, metrics);
     return LKS_OK;
+}
+
+lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
+    LKS_TRY(lksi_check_given("trainer_step", "trainer", trainer));
+    int64_t section_ns = lksi_timeline_begin();
+    lks_status status = step(trainer, batch, metrics);
+    if (section_ns != 0) lksi_timeline_add(section_ns, "step", "step", "\"step\":%lld", (long long)trainer->n_steps);
+    return status;
 }
 
 lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics) {

@@ -8,6 +8,7 @@
  * first error ends all transfers of the group.
  */
 #include "comm/transport/segment/message.h"
+#include "base/timeline.h"
 #include "comm/transport/segment/stream.h"
 
 enum { MOST_PASSES = 64 }; /* over all pairs, until the next check for an abort or the deadline */
@@ -313,21 +314,31 @@ static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
     return transfer->status;
 }
 
+static void add_to_timeline(const lksi_transfer *transfer, int64_t began_ns) {
+    if (began_ns != 0)
+        lksi_timeline_add(began_ns, "communication", transfer->name, "\"bytes\":%zu,\"peer\":%d,\"tag\":%d",
+                          transfer->nbytes, transfer->peer, transfer->tag);
+}
+
 lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer) {
     if (lksi_transfer_is_done(transfer)) return transfer->status; /* the group may be destroyed already */
+    int64_t section_ns = lksi_timeline_begin();
     lksi_messenger_enter(group, transfer->name);
     lks_status status = begin(group, transfer);
     status = status == LKS_OK ? wait_until_done(group, transfer) : fail(group, status);
     lksi_messenger_leave(group);
+    add_to_timeline(transfer, section_ns);
     return status;
 }
 
 lks_status lksi_transfer_perform(lks_group *group, lksi_transfer *transfer, bool is_send) {
+    int64_t section_ns = lksi_timeline_begin();
     transfer->is_blocking = true;
     lksi_messenger_enter(group, transfer->name);
     lks_status status = start(group, transfer, is_send);
     if (status == LKS_OK) status = wait_until_done(group, transfer);
     lksi_messenger_leave(group);
+    add_to_timeline(transfer, section_ns);
     return status;
 }
 

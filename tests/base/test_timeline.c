@@ -1,0 +1,108 @@
+/* The timeline: its file is complete JSON after every flush, whatever the names are, and ends after 300000 events. */
+#include "test.h"
+
+#include "base/timeline.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_MOST = 300000, MOST_NBYTES = 100 << 20 };
+
+static char directory[] = "/tmp/lockstep-timeline-XXXXXX", path[64];
+
+static cJSON *read_file(void) {
+    cJSON *events = NULL;
+    lksi_timeline_flush();
+    assert_ok(lksi_json_read(path, MOST_NBYTES, &events));
+    assert_true(cJSON_IsArray(events));
+    return events;
+}
+
+static const char *text_of(const cJSON *event, const char *key) {
+    return cJSON_GetStringValue(cJSON_GetObjectItem(event, key));
+}
+
+static double number_of(const cJSON *event, const char *key) {
+    return cJSON_GetNumberValue(cJSON_GetObjectItem(event, key));
+}
+
+static void test_sections_nest(void **state) {
+    (void)state;
+    int64_t outer = lks_timeline_begin(), inner = lks_timeline_begin();
+    lksi_sleep_ns(LKSI_NS_PER_MS);
+    lks_timeline_end(inner, "inner");
+    lks_timeline_end(outer, "outer");
+    cJSON *events = read_file();
+    assert_int_equal(cJSON_GetArraySize(events), 4);
+    const cJSON *process = cJSON_GetArrayItem(events, 0), *thread = cJSON_GetArrayItem(events, 1);
+    const cJSON *in = cJSON_GetArrayItem(events, 2), *out = cJSON_GetArrayItem(events, 3);
+    assert_string_equal(text_of(process, "name"), "process_name");
+    assert_string_equal(text_of(cJSON_GetObjectItem(thread, "args"), "name"), "main");
+    assert_string_equal(text_of(in, "name"), "inner");
+    assert_string_equal(text_of(out, "cat"), "user");
+    assert_true(number_of(in, "ts") >= number_of(out, "ts"));
+    assert_true(number_of(in, "dur") >= 1000 && number_of(in, "dur") <= number_of(out, "dur"));
+    cJSON_Delete(events);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    static const struct {
+        const char *given, *written;
+    } cases[] = {{"a\"b\\c\n", "a'b'c?"},
+                 {"gr\xc3\xb6\xc3\x9f"
+                  "e",
+                  "gr\xc3\xb6\xc3\x9f"
+                  "e"},
+                 {"\xff\xc3", "??"},
+                 {"", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lks_timeline_end(lks_timeline_begin(), cases[i].given);
+        cJSON *events = read_file();
+        const cJSON *last = cJSON_GetArrayItem(events, cJSON_GetArraySize(events) - 1);
+        assert_string_equal(text_of(last, "name"), cases[i].written);
+        cJSON_Delete(events);
+    }
+    char is_long[200] = {0};
+    memset(is_long, 'x', sizeof is_long - 1);
+    lks_timeline_end(lks_timeline_begin(), is_long);
+    cJSON *events = read_file();
+    const cJSON *last = cJSON_GetArrayItem(events, cJSON_GetArraySize(events) - 1);
+    assert_int_equal(strlen(text_of(last, "name")), 79);
+    cJSON_Delete(events);
+}
+
+static void test_no_section(void **state) {
+    (void)state;
+    cJSON *before = read_file();
+    lks_timeline_end(0, "begun without a timeline");
+    lks_timeline_end(lks_timeline_begin(), NULL);
+    assert_non_null(strstr(lks_error_text(), "`name` is NULL"));
+    cJSON *after = read_file();
+    assert_int_equal(cJSON_GetArraySize(before), cJSON_GetArraySize(after));
+    cJSON_Delete(before);
+    cJSON_Delete(after);
+}
+
+/* The last test: afterwards nothing more is recorded. */
+static void test_end(void **state) {
+    (void)state;
+    lks_log_set_level(LKS_LOG_ERROR);
+    for (int i = 0; i < N_MOST + 5000; i++) lks_timeline_end(lks_timeline_begin(), "one of many");
+    cJSON *events = read_file();
+    assert_in_range(cJSON_GetArraySize(events), N_MOST - 1, N_MOST + 1);
+    cJSON_Delete(events);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections_nest), cmocka_unit_test(test_names),
+                                       cmocka_unit_test(test_no_section), cmocka_unit_test(test_end)};
+    if (mkdtemp(directory) == NULL || setenv("LOCKSTEP_TIMELINE", directory, 1) != 0) return 1;
+    snprintf(path, sizeof path, "%s/rank0.json", directory);
+    int n_failed = run_group(tests);
+    unlink(path);
+    rmdir(directory);
+    return n_failed;
+}
