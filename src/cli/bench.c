@@ -13,7 +13,7 @@ static const char help_text[] =
     "\n"
     "Measures an operation over sizes and algorithms, checks every result, and prints one line for each.\n"
     "OPERATION: all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv\n"
-    "all_gatherv all_to_allv barrier, send_recv (between ranks 0 and 1), or all.\n"
+    "all_gatherv reduce_scatterv all_to_allv barrier, send_recv (between ranks 0 and 1), or all.\n"
     "\n"
     "  --ranks N         start N ranks; without it, this process is one of the ranks that a launcher has started:\n"
     "                    lockstep run -n 4 lockstep bench all_reduce\n"

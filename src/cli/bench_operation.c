@@ -43,6 +43,9 @@ static lks_status run_scatterv(const lksi_bench_call *c) {
 static lks_status run_all_gatherv(const lksi_bench_call *c) {
     return lks_all_gatherv(c->group, c->in, c->out, c->counts, c->type, &c->options);
 }
+static lks_status run_reduce_scatterv(const lksi_bench_call *c) {
+    return lks_reduce_scatterv(c->group, c->in, c->out, c->counts, c->type, c->op, &c->options);
+}
 static lks_status run_all_to_allv(const lksi_bench_call *c) {
     return lks_all_to_allv(c->group, c->in, c->counts, c->out, c->counts, c->type, &c->options);
 }
@@ -99,6 +102,11 @@ static lksi_bench_segment my_counted_block_of_root(const lksi_bench_call *c, int
     (void)index;
     for (int rank = 0; rank < c->rank; rank++) first += c->counts[rank];
     return (lksi_bench_segment){c->root, first, c->counts[c->rank]};
+}
+static lksi_bench_segment my_counted_block_combined(const lksi_bench_call *c, int index) {
+    lksi_bench_segment segment = my_counted_block_of_root(c, index);
+    segment.source = LKSI_BENCH_COMBINED;
+    return segment;
 }
 /* Each rank's counts are those of the rank before it, rotated by one. The block that this rank gets from a rank
  * therefore has the same length as the block that it sends to that rank. */
@@ -208,6 +216,15 @@ static const lksi_bench_operation operations[] = {
      .has_blocks = true,
      .gives_block = true,
      .has_counts = true,
+     .bus_factor = without_own},
+    {.name = "reduce_scatterv",
+     .run = run_reduce_scatterv,
+     .segment_count = one,
+     .segment = my_counted_block_combined,
+     .has_in = true,
+     .has_blocks = true,
+     .has_counts = true,
+     .is_reduction = true,
      .bus_factor = without_own},
     {.name = "all_to_allv",
      .run = run_all_to_allv,

@@ -93,7 +93,7 @@ static lks_status print_algorithms(void) {
     if (forced != NULL && *forced != '\0') shown = forced;
     printf("algorithms:      auto: %s\n", status == LKS_OK ? shown : lks_error_text());
     for (int i = 0; (operation = lksi_operation_at(i)) != NULL; i++) {
-        printf("  %-14s", lksi_operation_name(operation));
+        printf("  %-15s", lksi_operation_name(operation));
         for (int j = 0; (name = lksi_operation_algorithm(operation, j)) != NULL; j++) printf(" %s", name);
         putchar('\n');
     }
@@ -103,7 +103,7 @@ static lks_status print_algorithms(void) {
 /* Prints "tree to 8192, ring": sizes in bytes, up to 1 GiB. */
 static void print_choices(const lksi_operation *operation, const lksi_tuning *tuning) {
     const char *before = lksi_operation_cheapest(operation, tuning, N_TUNED_HOSTS, 1);
-    printf("  %-14s %s", lksi_operation_name(operation), before);
+    printf("  %-15s %s", lksi_operation_name(operation), before);
     for (size_t nbytes = 2; nbytes <= (size_t)1 << 30; nbytes *= 2) {
         const char *name = lksi_operation_cheapest(operation, tuning, N_TUNED_HOSTS, nbytes);
         if (strcmp(name, before) != 0) printf(" to %zu, %s", nbytes / 2, name);

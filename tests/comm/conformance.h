@@ -180,6 +180,7 @@ static inline lks_status conformance_call(const conformance_run *r) {
     if (IS("gatherv")) return lks_gatherv(group, in, out, r->counts, c->type, c->root, &options);
     if (IS("scatterv")) return lks_scatterv(group, in, out, r->counts, c->type, c->root, &options);
     if (IS("all_gatherv")) return lks_all_gatherv(group, in, out, r->counts, c->type, &options);
+    if (IS("reduce_scatterv")) return lks_reduce_scatterv(group, in, out, r->counts, c->type, c->op, &options);
     if (IS("all_to_allv")) return lks_all_to_allv(group, in, r->counts, out, r->out_counts, c->type, &options);
 #undef IS
     return lksi_error(LKS_ERR_STATE, "the tests do not know %s", name);

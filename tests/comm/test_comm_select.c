@@ -64,6 +64,8 @@ static int bad_calls(int rank, int size, void *argument) {
     REFUSED(lks_all_gatherv(world, a, b, over, LKS_F32, NULL), "more than memory can hold");
     REFUSED(lks_broadcast(world, a, N, (lks_type)77, 0, NULL), "77 is no type");
     REFUSED(lks_reduce_scatter(world, a, b, N, LKS_I32, LKS_AVG, NULL), "avg is not defined on i32");
+    REFUSED(lks_reduce_scatterv(world, a, b, NULL, LKS_F32, LKS_SUM, NULL), "reduce_scatterv: `counts` is NULL");
+    REFUSED(lks_reduce_scatterv(world, a, b, over, LKS_F32, LKS_SUM, NULL), "more than memory can hold");
     REFUSED(lks_barrier(world, &(lks_collective_options){.timeout_ms = -1}), "negative");
 
     REFUSED(lks_all_to_all(world, a, b, N, LKS_F32, &unknown),
@@ -186,7 +188,7 @@ static void the_table_of_operations_can_be_read(void **state) {
         assert_ptr_equal(lksi_operation_find(lksi_operation_name(operation)), operation);
         assert_string_equal(lksi_operation_algorithm(operation, 0), "direct");
     }
-    assert_int_equal(n, 13);
+    assert_int_equal(n, 14);
     assert_null(lksi_operation_find("quantum"));
     assert_null(lksi_operation_at(-1));
     assert_null(lksi_operation_algorithm(lksi_operation_find("barrier"), 4));

@@ -31,10 +31,10 @@ PY
 well_formed() { python3 -c 'import sys, xml.dom.minidom as dom; dom.parse(sys.argv[1])' "$1"; }
 
 # --- every operation, as processes and as threads ---
-for operation in all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv all_gatherv all_to_allv; do
+for operation in all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv all_gatherv reduce_scatterv all_to_allv; do
   run bench $operation --ranks 3 --threads --sizes 4,100,4K --json "$work/json"
   check "$operation on threads" eval 'status_is 0 && json "row[\"op\"] == \"$operation\" and row[\"transport\"] == \"thread\" and row[\"ranks\"] == 3"'
-  case $operation in all_* | reduce_scatter) root=() ;; *) root=(--root 1) ;; esac
+  case $operation in all_* | reduce_scatter*) root=() ;; *) root=(--root 1) ;; esac
   run bench $operation --ranks 2 --processes "${root[@]}" --sizes 64 --type f64 --json "$work/json"
   check "$operation on processes" eval 'status_is 0 && rows 1 && json "row[\"transport\"] == \"shm\" and row[\"type\"] == \"f64\" and row[\"bytes\"] == 64"'
 done
@@ -43,7 +43,7 @@ check "barrier has one row" succeeded 1
 run bench send_recv --ranks 3 --sizes 4,64K --json "$work/json"
 check "send_recv looks at two of three ranks" eval 'succeeded 2 && json "abs(row[\"algbw\"] * row[\"time_us_median\"] * 1e3 / row[\"bytes\"] - 1) < 1e-6"'
 run bench all --ranks 2 --threads --sizes 16
-check "all operations in one run" eval 'succeeded 14 && out_has "^scatterv " && out_has "^send_recv "'
+check "all operations in one run" eval 'succeeded 15 && out_has "^scatterv " && out_has "^send_recv "'
 
 # --- the flags ---
 run bench all_reduce --ranks 4 --sizes 256 --json "$work/json"
@@ -115,7 +115,7 @@ check "what it says of other transports stays" eval 'grep -q thread "$work/tunin
 run bench all_reduce --sizes 4 --json "$work/json"
 check "without a launcher: a world of one" eval 'succeeded 1 && json "row[\"ranks\"] == 1 and row[\"transport\"] == \"self\" and row[\"busbw\"] == 0"'
 run bench all --sizes 1M
-check "all operations in a world of one, beyond what a chunk holds" succeeded 13
+check "all operations in a world of one, beyond what a chunk holds" succeeded 14
 run run -n 3 "$lockstep" bench all_reduce --sizes 4 --json "$work/json"
 check "under lockstep run" eval 'succeeded 1 && json "row[\"ranks\"] == 3"'
 run run -n 3 --threads "$lockstep" bench all_reduce --sizes 4 --json "$work/json"

@@ -85,8 +85,8 @@ static lksi_turn begin_turn(lks_group *group, size_t nbytes) {
 }
 
 /* Stages what the other ranks will read. A rank reads its own slice in place if the buffer is aligned. */
-static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t at) {
-    size_t nbytes = lksi_chunk_begin(group, &group->all_reduce_rounds, call->nbytes - at);
+static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t at, size_t left_nbytes) {
+    size_t nbytes = lksi_chunk_begin(group, &group->all_reduce_rounds, left_nbytes);
     size_t each = lksi_type_nbytes(call->type), count = nbytes / each, begin = count, n = 0;
     lksi_chunk staged = {at, nbytes, begin_turn(group, nbytes)};
     const unsigned char *in = (const unsigned char *)call->in + at;
@@ -177,7 +177,8 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
     if (is_small && (call->nbytes < IN_PLACE_NBYTES || !lksi_has_each_a_cpu(group)))
         return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
     lksi_agreement *place = lksi_place_begin(group, &group->all_reduce_places, call->nbytes);
-    lksi_memory_way way = {on_symmetric, stage, take, .rounds = &group->all_reduce_rounds, .agreement = place};
+    lksi_memory_way way = {on_symmetric,      stage, take, .nbytes = call->nbytes, .rounds = &group->all_reduce_rounds,
+                           .agreement = place};
     if (lksi_is_in_place(place)) {
         way.place = usable_place(group, call, call->in);
         way.out_place = usable_place(group, call, call->out);

@@ -175,12 +175,19 @@ lks_status lksi_reduce_at(lks_group *group, const lksi_call *call, int root, siz
 lks_status lksi_reduce_up_tree(lks_group *group, const lksi_call *call, int root);
 
 /* A part of the elements, one block per rank, that is reduced at once with bounded scratch memory. Block j begins at
- * first + j * stride and has `length` elements, or fewer if it reaches `end`. */
+ * first + j * stride and has `length` elements, or fewer if it reaches `end`. With `counts` (stride and end are 0) it
+ * is a part of the j-th of blocks that have counts[j] elements: those from `first` on, at most `length`. */
 typedef struct lksi_window {
     size_t first, stride, length, end;
+    const size_t *counts;
 } lksi_window;
 size_t lksi_window_begin(const lksi_window *window, int block);
 size_t lksi_window_count(const lksi_window *window, int block);
+/* The window of reduce_scatter whose part of each block begins at `first` and has at most `length` elements. */
+lksi_window lksi_scatter_window(const lks_group *group, const lksi_call *call, size_t first, size_t length);
+/* Elements of the longest block of the call, and of this rank's. */
+size_t lksi_longest_count(const lks_group *group, const lksi_call *call);
+size_t lksi_own_count(const lks_group *group, const lksi_call *call);
 /* Reduces the blocks of the window over all ranks, block j at rank j. *own points to this rank's block as accumulators.
  * It is at `place` or in scratch memory, where it is valid until the scratch memory is used again. `place` may be this
  * rank's input, or NULL if there is none. In reduce_scatter_<name>.c. */
@@ -318,8 +325,9 @@ typedef struct lksi_chunk {
  * `in_place` is called. Otherwise `stage` and `take` are called on all ranks, chunk by chunk. */
 typedef struct lksi_memory_way {
     lks_status (*in_place)(lks_group *group, const lksi_call *call, lksi_reduction *sum);
-    lksi_chunk (*stage)(lks_group *group, const lksi_call *call, size_t begin);
+    lksi_chunk (*stage)(lks_group *group, const lksi_call *call, size_t begin, size_t left_nbytes);
     lks_status (*take)(lks_group *group, const lksi_call *call, const lksi_chunk *chunk, lksi_reduction *sum);
+    size_t nbytes; /* that go through the chunks */
     lksi_rounds *rounds;
     lksi_agreement *agreement; /* from lksi_place_begin */
     uint64_t place, out_place; /* of this rank; 0: its data has to be staged */

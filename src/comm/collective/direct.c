@@ -163,8 +163,9 @@ static lks_status staged(lks_group *group, const lksi_call *call, const lksi_mem
     for (;;) {
         LKS_TRY(way->take(group, call, &chunk, sum));
         end_chunk(group, way->rounds, &chunk);
-        if (chunk.begin + chunk.nbytes == call->nbytes) break;
-        chunk = way->stage(group, call, chunk.begin + chunk.nbytes);
+        size_t end = chunk.begin + chunk.nbytes;
+        if (end == way->nbytes) break;
+        chunk = way->stage(group, call, end, way->nbytes - end);
         LKS_TRY(lksi_meet(group));
     }
     way->rounds->wide.is_second_known = is_wide_better;
@@ -178,13 +179,13 @@ lks_status lksi_reduce_by_memory(lks_group *group, const lksi_call *call, const 
                        .is_wide_better = way->rounds->wide.trial.turn.is_second_better,
                        .is_in_place_better = lksi_place_word(way->agreement)};
     lksi_chunk chunk = {0};
-    if (way->place == 0) chunk = way->stage(group, call, 0);
+    if (way->place == 0) chunk = way->stage(group, call, 0, way->nbytes);
     LKS_TRY(lksi_offer_collect(group, call, &mine, way->place));
     lksi_place_hear(way->agreement, lksi_offer_of(group, 0).is_in_place_better);
     lksi_reduction sum = lksi_offered_reduction(group, call);
     if (lksi_are_all_symmetric(group)) return way->in_place(group, call, &sum);
     if (lksi_is_some_symmetric(group)) {
-        if (way->place != 0) chunk = way->stage(group, call, 0);
+        if (way->place != 0) chunk = way->stage(group, call, 0, way->nbytes);
         LKS_TRY(lksi_meet(group));
     }
     return staged(group, call, way, chunk, &sum);

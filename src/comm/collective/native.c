@@ -111,30 +111,41 @@ lks_status lksi_native_reduce(lks_group *group, const lksi_call *call) {
     return LKS_OK;
 }
 
-/* Reduces elements [first, first + count) of every block. They are packed in scratch memory, because MPI accepts no
- * gaps between blocks and defines in-place differently. */
-static lks_status scatter_part(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, size_t first,
-                               size_t count) {
-    size_t each = lksi_type_nbytes(call->type), n = (size_t)group->size, nbytes = count * each;
+/* Reduces the elements of the window. They are packed in scratch memory, because MPI accepts no gaps between blocks and
+ * defines in-place differently. */
+static lks_status scatter_part(lks_group *group, const lksi_call *call, lksi_mpi_collective *c,
+                               const lksi_window *window) {
+    size_t each = lksi_type_nbytes(call->type), n = (size_t)group->size, room = window->length * each;
+    size_t own_count = lksi_window_count(window, group->rank);
     unsigned char *scratch;
-    LKS_TRY(lksi_group_scratch(group, (n + 1) * nbytes, &scratch));
-    for (size_t block = 0; block < n; block++)
-        lksi_contribute(scratch + block * nbytes, lksi_at(call->in, (block * call->count + first) * each), call->scale,
-                        count, call->type);
-    c->in = scratch, c->out = scratch + n * nbytes, c->count = (int)count;
+    LKS_TRY(lksi_group_scratch(group, (n + 1) * room + n * sizeof(int), &scratch));
+    int *counts = (int *)(void *)scratch;
+    unsigned char *packed = scratch + n * sizeof(int);
+    c->in = packed, c->count = (int)window->length, c->counts = counts;
+    for (int block = 0; block < group->size; block++) {
+        size_t count = lksi_window_count(window, block);
+        lksi_contribute(packed, lksi_at(call->in, lksi_window_begin(window, block) * each), call->scale, count,
+                        call->type);
+        packed += count * each;
+        counts[block] = (int)count;
+    }
+    c->out = packed;
     LKS_TRY(run(group, call, c));
-    group->progress.done_nbytes += nbytes;
-    lksi_conclude(lksi_at(call->out, first * each), c->out, lksi_divisor(call->op, group->size), count, call->type);
+    group->progress.done_nbytes += own_count * each;
+    size_t begin = lksi_least(window->first, lksi_own_count(group, call));
+    lksi_conclude(lksi_at(call->out, begin * each), c->out, lksi_divisor(call->op, group->size), own_count, call->type);
     return LKS_OK;
 }
 
 lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
     size_t step = REDUCED_NBYTES / lksi_type_nbytes(call->type) / (size_t)group->size;
+    size_t longest = lksi_longest_count(group, call);
     LKS_TRY(agree(group, call, &c));
-    for (size_t first = 0, n; first < call->count; first += n) {
-        n = lksi_least(call->count - first, lksi_least(step, lksi_native_most));
-        LKS_TRY(scatter_part(group, call, &c, first, n));
+    for (size_t first = 0, n; first < longest; first += n) {
+        n = lksi_least(longest - first, lksi_least(step, lksi_native_most));
+        lksi_window window = lksi_scatter_window(group, call, first, n);
+        LKS_TRY(scatter_part(group, call, &c, &window));
     }
     return LKS_OK;
 }

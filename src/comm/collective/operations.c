@@ -40,6 +40,7 @@ enum {
     GATHERV,
     SCATTERV,
     ALL_GATHERV,
+    REDUCE_SCATTERV,
     ALL_TO_ALLV,
     N_OPERATIONS
 };
@@ -145,6 +146,17 @@ static const lksi_operation operations[N_OPERATIONS] = {
                      .is_out_blocked = true,
                      .algorithms = {DIRECT(all_gather_direct), MESSAGES("naive", all_gather_naive),
                                     MESSAGES("ring", all_gather_ring), NATIVE(uneven_blocks, ALL_GATHERV)}},
+    [REDUCE_SCATTERV] = {.name = "reduce_scatterv",
+                         .has_type = true,
+                         .has_counts = true,
+                         .is_reduction = true,
+                         .in = LKSI_EVERYONE,
+                         .out = LKSI_EVERYONE,
+                         .is_in_blocked = true,
+                         .algorithms = {DIRECT(reduce_scatter_direct), MESSAGES("naive", reduce_scatter_naive),
+                                        ORDER_FREE("ring", reduce_scatter_ring),
+                                        MESSAGES("halving", reduce_scatter_halving),
+                                        NATIVE(reduce_scatter, REDUCE_SCATTERV)}},
     [ALL_TO_ALLV] = {.name = "all_to_allv",
                      .has_type = true,
                      .has_counts = true,
@@ -254,6 +266,12 @@ lks_status lks_scatterv(lks_group *group, const void *in, void *out, const size_
 lks_status lks_all_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
                            const lks_collective_options *options) {
     lksi_call call = CALL(ALL_GATHERV, in, out, 0, counts, type, 0, 0);
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_reduce_scatterv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
+                               lks_operator op, const lks_collective_options *options) {
+    lksi_call call = CALL(REDUCE_SCATTERV, in, out, 0, counts, type, op, 0);
     return lksi_run(group, &call, options);
 }
 

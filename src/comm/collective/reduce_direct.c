@@ -41,8 +41,8 @@ static unsigned char *slot_of(const lks_group *group, const lksi_call *call, int
 
 /* The root reads its own input in place if it is aligned. The other ranks meet the root in every chunk, so they see
  * what their way costs the root. */
-static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin) {
-    size_t nbytes = lksi_chunk_begin(group, &group->reduce_rounds, call->nbytes - begin);
+static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin, size_t left_nbytes) {
+    size_t nbytes = lksi_chunk_begin(group, &group->reduce_rounds, left_nbytes);
     bool is_wide = nbytes > lksi_chunk_nbytes(group);
     lksi_chunk staged = {begin, nbytes, lksi_turn_begin(group, &group->reduce_turns[is_wide], nbytes)};
     if (group->rank == call->root && lksi_is_aligned(call->in, call->type)) return staged;
@@ -64,7 +64,8 @@ lks_status lksi_reduce_direct(lks_group *group, const lksi_call *call) {
     if (lksi_is_small(call->count, call->type))
         return lksi_reduce_small(group, call, call->count, 0, group->rank == call->root ? call->count : 0, call->out);
     lksi_agreement *place = lksi_place_begin(group, &group->reduce_places, call->nbytes);
-    lksi_memory_way way = {on_symmetric, stage, take, .rounds = &group->reduce_rounds, .agreement = place};
+    lksi_memory_way way = {on_symmetric,      stage, take, .nbytes = call->nbytes, .rounds = &group->reduce_rounds,
+                           .agreement = place};
     if (lksi_is_in_place(place) && call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type)) {
         way.place = lksi_place_of(group, call->in, call->nbytes);
         if (group->rank == call->root) way.out_place = lksi_place_of(group, call->out, call->nbytes);

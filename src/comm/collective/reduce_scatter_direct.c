@@ -8,6 +8,8 @@
  *     ordinary buffers      each rank stages a piece of every block in a slot each, rank  steps: ceil(N n / S)
  *                           r reduces slot r of all     bytes per rank: N n written and read
  *
+ * In reduce_scatterv, whose blocks have their own lengths, N is that of the longest block in the number of steps.
+ *
  * Symmetric inputs are staged too if that is faster (collective.h, lksi_place_begin). Each pair of ranks
  * swaps its slots every two chunks (lksi_is_exchanged).
  *
@@ -19,12 +21,20 @@
 #include "base/cache.h"
 #include "comm/collective/collective.h"
 
+/* Bytes [begin, begin + nbytes) of block `block`, as far as the block has them. */
+static lksi_extent piece_of(const lks_group *group, const lksi_call *call, int block, size_t begin, size_t nbytes) {
+    lksi_block_layout layout = lksi_block_layout_of(group, call);
+    lksi_extent whole = lksi_blocks(&layout, block, 1);
+    size_t before = lksi_least(begin, whole.nbytes);
+    return (lksi_extent){whole.begin + before, lksi_least(nbytes, whole.nbytes - before)};
+}
+
 static lks_status on_symmetric(lks_group *group, const lksi_call *call, lksi_reduction *sum) {
-    size_t block = (size_t)group->rank * call->nbytes;
+    lksi_extent own = piece_of(group, call, group->rank, 0, SIZE_MAX);
     group->outputs[0] = call->out;
     for (int rank = 0; rank < group->size; rank++)
-        group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank) + block;
-    lksi_reduce_range(sum, 0, call->count);
+        group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank) + own.begin;
+    lksi_reduce_range(sum, 0, own.nbytes / lksi_type_nbytes(call->type));
     group->progress.done_nbytes = call->nbytes;
     return lksi_meet_having_read(group);
 }
@@ -37,37 +47,43 @@ static unsigned char *slot_for(const lks_group *group, int source, int reader) {
 }
 
 /* A rank reads its own block in place if it is aligned. */
-static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin) {
-    size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group)), all_nbytes = nbytes * (size_t)group->size;
+static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin, size_t left_nbytes) {
+    size_t nbytes = lksi_least(left_nbytes, slot_nbytes(group)), all_nbytes = nbytes * (size_t)group->size;
     lksi_trial *trial = &group->scatter_turns[all_nbytes > LKSI_TURN_MIDDLE_NBYTES];
     lksi_chunk staged = {begin, nbytes, lksi_turn_begin(group, trial, all_nbytes)};
-    for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank || !lksi_is_aligned(call->in, call->type))
-            lksi_turn_put(&staged.turn, slot_for(group, group->rank, rank),
-                          lksi_at(call->in, (size_t)rank * call->nbytes + begin), nbytes);
+    for (int rank = 0; rank < group->size; rank++) {
+        if (rank == group->rank && lksi_is_aligned(call->in, call->type)) continue;
+        lksi_extent piece = piece_of(group, call, rank, begin, nbytes);
+        if (piece.nbytes > 0)
+            lksi_turn_put(&staged.turn, slot_for(group, group->rank, rank), lksi_at(call->in, piece.begin),
+                          piece.nbytes);
+    }
     if (lksi_turn_is_past_caches(&staged.turn)) lksi_written_past_caches();
     return staged;
 }
 
 static lks_status take(lks_group *group, const lksi_call *call, const lksi_chunk *chunk, lksi_reduction *sum) {
+    lksi_extent piece = piece_of(group, call, group->rank, chunk->begin, chunk->nbytes);
+    if (piece.nbytes == 0) return LKS_OK;
     for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = slot_for(group, rank, group->rank);
-    if (lksi_is_aligned(call->in, call->type))
-        group->inputs[group->rank] = lksi_at(call->in, (size_t)group->rank * call->nbytes + chunk->begin);
+    if (lksi_is_aligned(call->in, call->type)) group->inputs[group->rank] = lksi_at(call->in, piece.begin);
     group->outputs[0] = lksi_at(call->out, chunk->begin);
-    lksi_reduce_range(sum, 0, chunk->nbytes / lksi_type_nbytes(call->type));
+    lksi_reduce_range(sum, 0, piece.nbytes / lksi_type_nbytes(call->type));
     return LKS_OK;
 }
 
 lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
-    size_t n = (size_t)group->size;
-    if (lksi_is_small(n * call->count, call->type))
-        return lksi_reduce_small(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
-                                 call->out);
-    lksi_agreement *place = lksi_place_begin(group, &group->scatter_places, call->nbytes);
+    size_t each = lksi_type_nbytes(call->type);
+    lksi_block_layout layout = lksi_block_layout_of(group, call);
+    lksi_extent own = lksi_blocks(&layout, group->rank, 1);
+    if (lksi_is_small(layout.total / each, call->type))
+        return lksi_reduce_small(group, call, layout.total / each, own.begin / each, own.nbytes / each, call->out);
+    size_t longest_nbytes = lksi_block_layout_longest(group, &layout);
+    lksi_agreement *place = lksi_place_begin(group, &group->scatter_places, longest_nbytes);
     lksi_rounds none = {0}; /* chunks are never wide here */
-    lksi_memory_way way = {on_symmetric, stage, take, .rounds = &none, .agreement = place};
-    if (lksi_is_in_place(place) && call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type))
-        way.place = lksi_place_of(group, call->in, n * call->nbytes);
+    lksi_memory_way way = {on_symmetric, stage, take, .nbytes = longest_nbytes, .rounds = &none, .agreement = place};
+    if (lksi_is_in_place(place) && longest_nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type))
+        way.place = lksi_place_of(group, call->in, layout.total);
     LKS_TRY(lksi_reduce_by_memory(group, call, &way));
     lksi_place_end(place);
     return LKS_OK;

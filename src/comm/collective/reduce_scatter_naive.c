@@ -7,11 +7,12 @@
  */
 #include "comm/collective/collective.h"
 
-static lks_status piece(lks_group *group, const lksi_call *call, int block, size_t first, size_t count) {
-    size_t each = lksi_type_nbytes(call->type);
-    unsigned char *out = lksi_at(call->out, first * each), *result = out;
+/* The part of block `block` in the window. */
+static lks_status piece(lks_group *group, const lksi_call *call, const lksi_window *window, int block) {
+    size_t each = lksi_type_nbytes(call->type), count = lksi_window_count(window, block);
+    unsigned char *out = lksi_at(call->out, window->first * each), *result = out;
     if (group->rank == 0 && block != 0) result = group->scratch + (size_t)group->size * LKSI_PIECE_NBYTES;
-    LKS_TRY(lksi_reduce_at(group, call, 0, (size_t)block * call->count + first, count, result));
+    LKS_TRY(lksi_reduce_at(group, call, 0, lksi_window_begin(window, block), count, result));
     if (block == 0) return LKS_OK;
     if (group->rank == 0) return lksi_step_send(group, call, block, result, count * each);
     return group->rank == block ? lksi_step_receive(group, call, 0, out, count * each) : LKS_OK;
@@ -22,12 +23,12 @@ lks_status lksi_reduce_scatter_naive(lks_group *group, const lksi_call *call) {
     unsigned char *scratch;
     if (group->rank == 0) LKS_TRY(lksi_group_scratch(group, (size_t)(group->size + 1) * LKSI_PIECE_NBYTES, &scratch));
     for (int block = 0; block < group->size; block++) {
-        size_t first = 0;
+        size_t first = 0, n_block = call->counts != NULL ? call->counts[block] : call->count;
         do {
-            size_t count = lksi_least(call->count - first, step);
-            LKS_TRY(piece(group, call, block, first, count));
-            first += count;
-        } while (first < call->count);
+            lksi_window window = lksi_scatter_window(group, call, first, lksi_least(n_block - first, step));
+            LKS_TRY(piece(group, call, &window, block));
+            first += window.length;
+        } while (first < n_block);
     }
     return LKS_OK;
 }

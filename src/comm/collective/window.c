@@ -10,11 +10,30 @@
 #include "comm/collective/collective.h"
 
 size_t lksi_window_begin(const lksi_window *window, int block) {
-    return lksi_least(window->first + (size_t)block * window->stride, window->end);
+    if (window->counts == NULL) return lksi_least(window->first + (size_t)block * window->stride, window->end);
+    size_t begin = lksi_least(window->first, window->counts[block]);
+    for (int before = 0; before < block; before++) begin += window->counts[before];
+    return begin;
 }
 
 size_t lksi_window_count(const lksi_window *window, int block) {
-    return lksi_least(window->length, window->end - lksi_window_begin(window, block));
+    if (window->counts == NULL) return lksi_least(window->length, window->end - lksi_window_begin(window, block));
+    return lksi_least(window->length, window->counts[block] - lksi_least(window->first, window->counts[block]));
+}
+
+lksi_window lksi_scatter_window(const lks_group *group, const lksi_call *call, size_t first, size_t length) {
+    if (call->counts != NULL) return (lksi_window){.first = first, .length = length, .counts = call->counts};
+    size_t end = (size_t)(group->size - 1) * call->count + first + length;
+    return (lksi_window){.first = first, .stride = call->count, .length = length, .end = end};
+}
+
+size_t lksi_longest_count(const lks_group *group, const lksi_call *call) {
+    lksi_block_layout layout = lksi_block_layout_of(group, call);
+    return lksi_block_layout_longest(group, &layout) / lksi_type_nbytes(call->type);
+}
+
+size_t lksi_own_count(const lks_group *group, const lksi_call *call) {
+    return call->counts != NULL ? call->counts[group->rank] : call->count;
 }
 
 /* The number of elements whose accumulators fill the scratch memory of a window. */
@@ -30,14 +49,16 @@ static void *place_at(const lksi_call *call, size_t first) {
 
 lks_status lksi_reduce_scatter_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer) {
     size_t each = lksi_type_nbytes(call->type), first = 0, step = capacity_of(call) / (size_t)group->size;
+    size_t longest = lksi_longest_count(group, call), own_count = lksi_own_count(group, call);
     do {
-        size_t count = lksi_least(call->count - first, step);
-        lksi_window window = {first, call->count, count, (size_t)(group->size - 1) * call->count + first + count};
+        lksi_window window = lksi_scatter_window(group, call, first, lksi_least(longest - first, step));
+        size_t begin = lksi_least(first, own_count);
         void *own;
-        LKS_TRY(reducer(group, call, &window, place_at(call, first), &own));
-        lksi_conclude(lksi_at(call->out, first * each), own, lksi_divisor(call->op, group->size), count, call->type);
-        first += count;
-    } while (first < call->count);
+        LKS_TRY(reducer(group, call, &window, place_at(call, begin), &own));
+        lksi_conclude(lksi_at(call->out, begin * each), own, lksi_divisor(call->op, group->size),
+                      lksi_window_count(&window, group->rank), call->type);
+        first += window.length;
+    } while (first < longest);
     return LKS_OK;
 }
 
@@ -46,7 +67,7 @@ static lksi_window slices_of(const lks_group *group, const lksi_call *call, size
     size_t each = lksi_type_nbytes(call->type), count = lksi_least(call->count - first, capacity_of(call));
     *layout = lksi_block_layout_slices(count * each, group->size);
     size_t share = layout->share / each;
-    return (lksi_window){first, share, share, first + count};
+    return (lksi_window){.first = first, .stride = share, .length = share, .end = first + count};
 }
 
 lks_status lksi_all_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer,

@@ -299,6 +299,8 @@ static int begin_reduction(const lksi_mpi_collective *c, MPI_Comm comm, MPI_Requ
     MPI_Op op = operator_of(c);
     if (c->kind == LKSI_MPI_REDUCE) return MPI_Ireduce(from, c->out, c->count, type, op, c->root, comm, request);
     if (c->kind == LKSI_MPI_ALL_REDUCE) return MPI_Iallreduce(from, c->out, c->count, type, op, comm, request);
+    if (c->kind == LKSI_MPI_REDUCE_SCATTERV)
+        return MPI_Ireduce_scatter(from, c->out, c->counts, type, op, comm, request);
     return MPI_Ireduce_scatter_block(from, c->out, c->count, type, op, comm, request);
 }
 
@@ -329,6 +331,7 @@ static int begin(const lksi_mpi_collective *c, MPI_Request *request) {
     case LKSI_MPI_REDUCE:
     case LKSI_MPI_ALL_REDUCE:
     case LKSI_MPI_REDUCE_SCATTER:
+    case LKSI_MPI_REDUCE_SCATTERV:
         return begin_reduction(c, comm, request);
     case LKSI_MPI_GATHERV:
     case LKSI_MPI_SCATTERV:

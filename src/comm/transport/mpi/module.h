@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <sys/uio.h>
 
-enum { LKSI_MPI_MODULE_VERSION = 3, LKSI_MPI_ANY_SOURCE = -1 };
+enum { LKSI_MPI_MODULE_VERSION = 4, LKSI_MPI_ANY_SOURCE = -1 };
 
 /* The symbol that a module exports. It is an lksi_mpi_module. */
 #define LKSI_MPI_MODULE_SYMBOL "lksi_mpi_module_functions"
@@ -52,6 +52,7 @@ typedef enum lksi_mpi_kind {
     LKSI_MPI_GATHERV,
     LKSI_MPI_SCATTERV,
     LKSI_MPI_ALL_GATHERV,
+    LKSI_MPI_REDUCE_SCATTERV,
     LKSI_MPI_ALL_TO_ALLV
 } lksi_mpi_kind;
 
