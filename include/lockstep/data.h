@@ -12,9 +12,21 @@
 extern "C" {
 #endif
 
-/* --- data sets: N samples in memory, with one label or M targets each --- */
+/* --- data sets: N samples, with one label or M targets each --- */
 
 typedef struct lks_dataset lks_dataset;
+
+/* A function of the caller that reads sample `index` into `sample` (F elements of the set's type), and its label (an
+ * int32_t) or its M targets (floats) into `label`.
+ *
+ * It must give the same sample for an index at any time and on all ranks. `index` is in 0..N-1 of the set that was
+ * created, also if a slice of it is read.
+ * Threads:    the threads of loaders call it, and any thread that uses the set. Calls may overlap: of several prefetch
+ *             threads, several loaders, or ranks that are threads. Prefetch threads also read samples of batches that
+ *             are never asked for. Signals are blocked in them.
+ * Errors:     any status but LKS_OK. `sample` and `label` are then ignored. The error's text names the sample. If a
+ *             function of this library has failed in the same call, its text is included. */
+typedef lks_status (*lks_read_sample)(void *context, int64_t index, void *sample, void *label);
 
 typedef struct lks_dataset_options {
     const void *features; /* (N, F), row-major; required */
@@ -31,17 +43,22 @@ typedef struct lks_dataset_options {
     /* 1: the arrays are used where they are, without copies. They may be a mapping (mmap) of files that are larger than
      * the memory; the ranks of a host then share its pages. */
     int is_borrowed;
+    /* Reads samples when they are needed, for files to decode or data larger than memory. Instead of features, labels
+     * and targets, which are then NULL. Either n_classes or n_targets is required. */
+    lks_read_sample read;
+    void *context; /* passed to `read` */
 } lks_dataset_options;
 
 /* Creates a data set from the caller's samples.
  *
+ * A set with a read function is used like a set of arrays. The function is not called here.
  * The shape of images is used for augmentation and for statistics per channel. Bytes are kept as bytes, so that a
  * loader can provide them (gives_bytes).
  * Ownership:  the caller owns *dataset. Features, labels and targets are copied, or with is_borrowed must stay
- *             unchanged until the data set and its slices are destroyed.
+ *             unchanged until the data set and its slices are destroyed. So must what `read` uses.
  * Errors:     LKS_ERR_ARGUMENT: a required field is missing, below 1 or too large for memory; another type; more than 4
  *             channels; an image shape whose product is not F; a label outside 0..n_classes-1 (with its index); both
- *             labels and targets, or the size of one with the other. The text names it.
+ *             labels and targets, or the size of one with the other; arrays with a read function. The text names it.
  *             LKS_ERR_MEMORY. */
 LKS_API lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *options);
 
@@ -96,9 +113,15 @@ LKS_API lks_status lks_dataset_classification(lks_dataset **dataset, const lks_c
  * Errors:     LKS_ERR_ARGUMENT unless 0 <= begin <= end <= N. */
 LKS_API lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t begin, int64_t end);
 
-/* A hash of all samples and labels, equal on ranks that read the same data. Computed once. */
+/* A hash of all samples and labels, equal on ranks that read the same data. Computed once.
+ *
+ * Of a set with a read function, it covers the sizes and 64 samples that are spread evenly from the first to the last
+ * (all samples if there are fewer).
+ * Errors:     returns 0 and sets the error text if a sample cannot be read. */
 LKS_API uint64_t lks_dataset_hash(const lks_dataset *dataset);
-/* Writes mean and standard deviation over all features of all samples, as they currently read. */
+/* Writes mean and standard deviation over all features of all samples, as they currently read.
+ *
+ * Errors:     LKS_ERR_ARGUMENT: the set has no sample. Those of a read function. */
 LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);
 /* Normalises the features: from now on x reads as (x - mean) / deviation, in this set and in slices created later.
  *
@@ -117,11 +140,12 @@ LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);  /* 0 if samp
 LKS_API int64_t lks_dataset_n_targets(const lks_dataset *dataset);  /* M; 0 if samples have labels */
 /* Copies sample `index`: F floats, and its label (an int32_t) or its M targets (floats).
  *
- * Errors:     LKS_ERR_ARGUMENT: `index` is outside 0..N-1. */
+ * Errors:     LKS_ERR_ARGUMENT: `index` is outside 0..N-1, or a read function gave a label outside 0..n_classes-1.
+ *             Those of a read function. */
 LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, void *label);
 /* Copies sample `index` as one row of a loader with gives_bytes.
  *
- * Errors:     LKS_ERR_ARGUMENT: `index` is outside 0..N-1, or the set has floats. */
+ * Errors:     LKS_ERR_ARGUMENT: the set has floats. Otherwise as lks_dataset_get. */
 LKS_API lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, void *label);
 
 /* --- download of named data sets --- */
@@ -233,7 +257,8 @@ typedef struct lks_loader_options {
     int64_t grains;
     int rank, n_ranks; /* this rank's share; n_ranks 0: all of it */
     int n_local_ranks; /* number of these ranks that are on this host and share its CPUs; 0: all */
-    /* Prefetch threads. 0: one if a CPU is free and a batch takes long. -1: none, batches are made in the call. */
+    /* Prefetch threads. 0: one if a CPU is free and a batch takes long; a read function counts as long. -1: none,
+     * batches are made in the call. A function that waits for disks or networks gains from more threads than CPUs. */
     int n_workers;
     const int64_t *indices; /* use only these samples (copied); NULL: all */
     int64_t n_indices;
@@ -275,6 +300,11 @@ typedef struct lks_batch {
     uint64_t source_hash;
     /* The rank that this part belongs to. A trainer refuses the part of another rank. n_ranks 0 or 1: any rank. */
     int rank, n_ranks;
+    /* LKS_OK, or the error of a sample that could not be read (lks_read_sample, or its label is outside
+     * 0..n_classes-1), and the error's text. Features and labels are then undefined. What takes a batch returns the
+     * error. Only batches of sets with a read function have it. */
+    lks_status status;
+    const char *error; /* valid as long as the batch; NULL: the text of the status */
 } lks_batch;
 
 typedef struct lks_loader lks_loader;
@@ -293,12 +323,15 @@ typedef struct lks_loader lks_loader;
  *             two or that n_ranks does not divide; a rank outside the world; drop_last of a data set smaller than one
  * batch; an index outside the data set; augmentation of samples that are not images; crop_padding above the image size,
  * or above 32767 with gives_bytes; gives_bytes for a set of floats. The text names it. LKS_ERR_MEMORY, LKS_ERR_SYSTEM.
+ *             Those of a read function, for n_ranks above 1: the loader hashes the set (lks_dataset_hash).
  */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* Writes the next batch of the epoch to *batch and returns 1. Returns 0 at the end of the epoch. The next call then
  * begins the next epoch.
  *
+ * Returns 1 for a batch that could not be read, too, and sets the error text. batch->status holds the error. The call
+ * after it gives the next batch.
  * Errors:     returns 0 and sets the error text if an argument is NULL. */
 LKS_API int lks_loader_next(lks_loader *loader, lks_batch *batch);
 /* The number of steps of one epoch. The same on all ranks. */
@@ -326,7 +359,8 @@ LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset,
  * Errors:     LKS_ERR_ARGUMENT: the batch and the program have different numbers of samples. The last batch of an epoch
  *             may need its own program. lks_trainer makes it automatically.
  *             LKS_ERR_SHAPE: the samples' size differs from the input's, if it is known (sample_nbytes). Labels for an
- *             input of targets or the reverse. Another number of targets. */
+ *             input of targets or the reverse. Another number of targets.
+ *             batch->status, if it is an error. */
 LKS_API lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_node *labels,
                                          const lks_batch *batch);
 

@@ -135,7 +135,9 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  *             samples have. A label is outside 0..C-1. The model has states and this rank's part of the batch differs
  *             from that of the step before (lks_trainer_reset_states allows another one).
  *             LKS_ERR_SHAPE: sample_nbytes or n_targets does not match the model's input. sample_nbytes 0 is not
- *             checked. */
+ *             checked.
+ *             batch->status: a sample of this rank could not be read. The other ranks get LKS_ERR_PEER with the text.
+ */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Waits until the last step is done. Needed only if the trainer runs ahead, before parameters are read by other means
@@ -157,7 +159,9 @@ LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metri
  *             LKS_ERR_NUMERIC: the loss is NaN or infinite. `metrics` holds the result.
  * Fatal:      LKS_ERR_ARGUMENT: the set has no sample, or the model takes bytes and the set has floats.
  *             LKS_ERR_SHAPE: samples of another size, more than one label per sample, or other targets.
- *             They are fatal because the other ranks may have another set. */
+ *             They are fatal because the other ranks may have another set.
+ *             That of a read function (lks_read_sample), if it fails on this rank. The other ranks get LKS_ERR_PEER
+ *             with the text. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
 /* Requests that all ranks stop after the same step. Costs nothing. Not collective.

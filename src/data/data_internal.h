@@ -11,15 +11,19 @@
 
 /* --- data sets (dataset.c) --- */
 
-/* Memory that a data set and its slices share. Bytes are stored as bytes (a quarter of the memory) and converted when
- * they are read. Exactly one of `bytes` and `values` is set. */
+/* What a data set and its slices share. Bytes are stored as bytes (a quarter of the memory) and converted when they are
+ * read. Exactly one of `bytes`, `values` and `read` is set. With `read`, labels and targets are NULL, too. */
 typedef struct lksi_samples {
     atomic_int n_holders;
-    bool is_borrowed; /* the arrays belong to the caller of lks_dataset_create */
-    uint8_t *bytes;   /* (N, F); the value of an element is byte / 255 */
-    float *values;    /* (N, F) */
-    int32_t *labels;  /* (N); NULL if there are targets */
-    float *targets;   /* (N, M); NULL if there are labels */
+    bool is_borrowed;     /* the arrays belong to the caller of lks_dataset_create */
+    lks_type type;        /* of features: LKS_U8 or LKS_F32 */
+    int64_t count;        /* N of the whole set; slices may have fewer */
+    uint8_t *bytes;       /* (N, F); the value of an element is byte / 255 */
+    float *values;        /* (N, F) */
+    int32_t *labels;      /* (N); NULL if there are targets */
+    float *targets;       /* (N, M); NULL if there are labels */
+    lks_read_sample read; /* the caller's function, and its context */
+    void *context;
 } lksi_samples;
 
 enum { LKSI_MAX_CHANNELS = 4 };
@@ -52,11 +56,23 @@ lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t cou
                                int64_t n_classes, int64_t n_targets);
 /* Creates a data set of the caller's arrays, without copies. The options have been checked. */
 lks_status lksi_dataset_borrow(lks_dataset **dataset, const lks_dataset_options *options);
+/* Creates a data set whose samples options->read reads. The options have been checked. */
+lks_status lksi_dataset_create_read(lks_dataset **dataset, const lks_dataset_options *options);
 size_t lksi_dataset_label_nbytes(const lks_dataset *dataset); /* size of a sample's label or of its targets */
 /* Declares the samples to be images and resets the normalisation. */
 void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t height, int64_t width);
 /* A hash like lksi_hash64 that takes eight bytes at a time, for large data. */
 uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes);
+
+/* --- samples that the caller's function reads (read.c) --- */
+
+/* Allocates the buffer into which the caller's function reads a sample. *buffer is NULL if the set has arrays. */
+lks_status lksi_dataset_create_buffer(const lks_dataset *dataset, void **buffer);
+/* Calls the caller's function. The features are then in `buffer`, which begins with them. The label or the targets are
+ * copied to `label`, unless that is NULL. The text of an error names the sample. */
+lks_status lksi_dataset_read(const lks_dataset *dataset, int64_t index, void *buffer, void *label);
+/* Hashes the set's sizes and up to 64 of its samples. */
+lks_status lksi_dataset_hash_read(const lks_dataset *dataset, uint64_t *hash);
 
 /* --- reading samples (gather.c, augment.c, augment_isa.c) --- */
 
@@ -69,14 +85,16 @@ typedef struct lksi_augmentation {
 } lksi_augmentation;
 
 /* Copies `count` samples, whose indices are in 0..N-1, to features (count, F) and to labels (count) or targets (count,
- * M). `labels` may be NULL. `augmentation` NULL: the samples are not changed. */
-void lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
-                         int64_t count, float *features, void *labels);
+ * M). `labels` may be NULL. `augmentation` NULL: the samples are not changed. `buffer` is from
+ * lksi_dataset_create_buffer. Only sets with a read function give errors. The error is that of the first sample that
+ * could not be read. The samples before it have been copied. */
+lks_status lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation,
+                               const int64_t *indices, int64_t count, void *buffer, float *features, void *labels);
 
 /* Copies the samples as bytes to rows (count, F + LKSI_DRAW_NBYTES), each with its random draw. The operator IMAGES
  * (op/image.h) makes the same values of them. */
-void lksi_dataset_gather_bytes(const lks_dataset *dataset, const lksi_augmentation *augmentation,
-                               const int64_t *indices, int64_t count, uint8_t *rows, void *labels);
+lks_status lksi_dataset_gather_bytes(const lks_dataset *dataset, const lksi_augmentation *augmentation,
+                                     const int64_t *indices, int64_t count, void *buffer, uint8_t *rows, void *labels);
 /* LKS_ERR_ARGUMENT: the samples are not bytes. */
 lks_status lksi_dataset_check_bytes(const lks_dataset *dataset);
 

@@ -1,5 +1,6 @@
-/* Data sets in memory, and slices of them that share the memory. */
+/* Data sets, and slices of them that share the samples. */
 #include "data/data_internal.h"
+#include "data/set_batch.h"
 
 #include <string.h>
 
@@ -14,11 +15,20 @@ static void release_samples(lksi_samples *samples) {
     lksi_free(samples);
 }
 
+/* Without arrays, which the caller fills in. */
+static lksi_samples *create_empty(lks_type type, int64_t count) {
+    lksi_samples *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return NULL;
+    atomic_init(&created->n_holders, 1);
+    created->type = type;
+    created->count = count;
+    return created;
+}
+
 static lks_status create_samples(lksi_samples **samples, lks_type type, int64_t count, int64_t n_features,
                                  int64_t n_targets) {
-    lksi_samples *created = lksi_alloc(sizeof *created);
+    lksi_samples *created = create_empty(type, count);
     if (created == NULL) return LKS_ERR_MEMORY;
-    atomic_init(&created->n_holders, 1);
     void *elements = lksi_alloc_array((size_t)count, (size_t)n_features * lks_type_nbytes(type));
     if (type == LKS_U8)
         created->bytes = elements;
@@ -62,9 +72,8 @@ lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t cou
 }
 
 lks_status lksi_dataset_borrow(lks_dataset **dataset, const lks_dataset_options *options) {
-    lksi_samples *samples = lksi_alloc(sizeof *samples);
+    lksi_samples *samples = create_empty(options->type, options->count);
     if (samples == NULL) return LKS_ERR_MEMORY;
-    atomic_init(&samples->n_holders, 1);
     samples->is_borrowed = true;
     void *features = (void *)(uintptr_t)options->features; /* samples are only read */
     if (options->type == LKS_U8)
@@ -73,6 +82,14 @@ lks_status lksi_dataset_borrow(lks_dataset **dataset, const lks_dataset_options 
         samples->values = features;
     samples->labels = (int32_t *)(uintptr_t)options->labels;
     samples->targets = (float *)(uintptr_t)options->targets;
+    return create_from(dataset, samples, options->count, options->n_features, options->n_classes, options->n_targets);
+}
+
+lks_status lksi_dataset_create_read(lks_dataset **dataset, const lks_dataset_options *options) {
+    lksi_samples *samples = create_empty(options->type, options->count);
+    if (samples == NULL) return LKS_ERR_MEMORY;
+    samples->read = options->read;
+    samples->context = options->context;
     return create_from(dataset, samples, options->count, options->n_features, options->n_classes, options->n_targets);
 }
 
@@ -138,7 +155,7 @@ uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes) {
     return lksi_hash64(hash, bytes, nbytes % sizeof words);
 }
 
-static uint64_t hash_of(const lks_dataset *dataset) {
+static uint64_t hash_arrays(const lks_dataset *dataset) {
     size_t first = (size_t)dataset->begin * (size_t)dataset->n_features;
     size_t n_elements = (size_t)dataset->count * (size_t)dataset->n_features;
     const lksi_samples *samples = dataset->samples;
@@ -151,12 +168,22 @@ static uint64_t hash_of(const lks_dataset *dataset) {
     return lksi_hash_words(hash, &dataset->n_features, sizeof dataset->n_features);
 }
 
-uint64_t lks_dataset_hash(const lks_dataset *dataset) {
-    if (lksi_check_given("dataset_hash", "dataset", dataset) != LKS_OK) return 0;
+lks_status lksi_dataset_hash(const lks_dataset *dataset, uint64_t *hash) {
     _Atomic uint64_t *known = &((lks_dataset *)(uintptr_t)dataset)->hash;
-    uint64_t hash = atomic_load_explicit(known, memory_order_relaxed);
-    if (hash == 0) atomic_store_explicit(known, hash = hash_of(dataset), memory_order_relaxed);
-    return hash;
+    *hash = atomic_load_explicit(known, memory_order_relaxed);
+    if (*hash != 0) return LKS_OK;
+    if (dataset->samples->read != NULL)
+        LKS_TRY(lksi_dataset_hash_read(dataset, hash));
+    else
+        *hash = hash_arrays(dataset);
+    atomic_store_explicit(known, *hash, memory_order_relaxed);
+    return LKS_OK;
+}
+
+uint64_t lks_dataset_hash(const lks_dataset *dataset) {
+    uint64_t hash;
+    if (lksi_check_given("dataset_hash", "dataset", dataset) != LKS_OK) return 0;
+    return lksi_dataset_hash(dataset, &hash) == LKS_OK ? hash : 0;
 }
 
 static lks_status check_given(const char *call, const lks_dataset *dataset, const char *name, const void *sample,
@@ -175,14 +202,20 @@ static lks_status check_index(const lks_dataset *dataset, int64_t index) {
 lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, void *label) {
     LKS_TRY(check_given("dataset_get", dataset, "features", features, label));
     LKS_TRY(check_index(dataset, index));
-    lksi_dataset_gather(dataset, NULL, &index, 1, features, label);
-    return LKS_OK;
+    void *buffer;
+    LKS_TRY(lksi_dataset_create_buffer(dataset, &buffer));
+    lks_status status = lksi_dataset_gather(dataset, NULL, &index, 1, buffer, features, label);
+    lksi_free(buffer);
+    return status;
 }
 
 lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, void *label) {
     LKS_TRY(check_given("dataset_get_bytes", dataset, "row", row, label));
     LKS_TRY(check_index(dataset, index));
     LKS_TRY(lksi_dataset_check_bytes(dataset));
-    lksi_dataset_gather_bytes(dataset, NULL, &index, 1, row, label);
-    return LKS_OK;
+    void *buffer;
+    LKS_TRY(lksi_dataset_create_buffer(dataset, &buffer));
+    lks_status status = lksi_dataset_gather_bytes(dataset, NULL, &index, 1, buffer, row, label);
+    lksi_free(buffer);
+    return status;
 }

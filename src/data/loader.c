@@ -9,6 +9,7 @@
  * Without workers there is one slot, and lks_loader_next fills it. */
 #include "base/timeline.h"
 #include "data/data_internal.h"
+#include "data/set_batch.h"
 #include "op/image.h"
 
 #include <pthread.h>
@@ -21,7 +22,9 @@ typedef struct slot {
     void *labels;     /* (max share), or targets (max share, M) */
     int64_t *indices; /* (max share) */
     void *scratch;    /* (F); only if images are changed here and not on the device */
+    void *buffer;     /* of lksi_dataset_create_buffer */
     lks_batch batch;
+    char error[LKSI_ERROR_TEXT_NBYTES]; /* why the batch could not be read: made in a worker, shown by the consumer */
     bool is_ready;
 } slot;
 
@@ -84,16 +87,21 @@ static void build_order(lks_loader *loader, order *o, int64_t epoch) {
     o->epoch = epoch;
 }
 
+static lks_status gather(const lks_loader *loader, slot *s, int64_t epoch, int64_t count) {
+    const lksi_augmentation drawn = {loader->augment, loader->sampler.seed, epoch, s->scratch};
+    const lksi_augmentation *augmentation = lksi_augment_is_on(&loader->augment) ? &drawn : NULL;
+    return loader->gives_bytes ? lksi_dataset_gather_bytes(loader->dataset, augmentation, s->indices, count, s->buffer,
+                                                           s->features, s->labels)
+                               : lksi_dataset_gather(loader->dataset, augmentation, s->indices, count, s->buffer,
+                                                     s->features, s->labels);
+}
+
 static void fill(lks_loader *loader, slot *s, place at) {
     int64_t section_ns = lksi_timeline_begin();
     lksi_share share = lksi_sampler_share(&loader->sampler, at.step);
     memcpy(s->indices, order_of(loader, at.epoch)->indices + share.begin, (size_t)share.count * sizeof *s->indices);
-    const lksi_augmentation drawn = {loader->augment, loader->sampler.seed, at.epoch, s->scratch};
-    const lksi_augmentation *augmentation = lksi_augment_is_on(&loader->augment) ? &drawn : NULL;
-    if (loader->gives_bytes)
-        lksi_dataset_gather_bytes(loader->dataset, augmentation, s->indices, share.count, s->features, s->labels);
-    else
-        lksi_dataset_gather(loader->dataset, augmentation, s->indices, share.count, s->features, s->labels);
+    lks_status status = gather(loader, s, at.epoch, share.count);
+    if (status != LKS_OK) lksi_error_keep(s->error);
     s->batch = (lks_batch){
         .features = s->features,
         .sample_nbytes = loader->sample_nbytes,
@@ -112,6 +120,8 @@ static void fill(lks_loader *loader, slot *s, place at) {
         .source_hash = loader->source_hash,
         .rank = (int)loader->sampler.rank,
         .n_ranks = (int)loader->sampler.n_ranks,
+        .status = status,
+        .error = status != LKS_OK ? s->error : NULL,
     };
     lksi_timeline_end(section_ns, "data", "make batch");
 }
@@ -212,6 +222,7 @@ int lks_loader_next(lks_loader *loader, lks_batch *batch) {
         hand_out_made_here(loader, batch);
     if (!is_end) loader->next.step++;
     pthread_mutex_unlock(&loader->lock);
+    if (!is_end) (void)lksi_batch_check(batch); /* sets this thread's error text */
     return !is_end;
 }
 
@@ -257,9 +268,13 @@ static lks_status choose_n_workers(const lks_loader *loader, const lks_loader_op
 
 /* Makes the first batch twice and times the second run, as in the middle of an epoch. Waking a worker costs the
  * consumer 5 to 50 us (the most if an idle CPU is a virtual one), and a late wake-up delays all ranks: mnist on two of
- * four CPUs took 232 us per step with workers, whose batches take 10 us, and 166 us without. */
+ * four CPUs took 232 us per step with workers, whose batches take 10 us, and 166 us without.
+ *
+ * A read function counts as slow. It is not called for a measurement, which would read samples that nobody asked for.
+ */
 static bool is_worth_a_worker(lks_loader *loader) {
     enum { WORTH_NS = 50 * 1000 };
+    if (loader->dataset->samples->read != NULL) return true;
     build_order(loader, &loader->orders[0], 0);
     loader->orders[0].is_ready = true;
     fill(loader, &loader->slots[0], (place){0});
@@ -284,6 +299,7 @@ static lks_status create_slot(const lks_loader *loader, slot *s, int64_t max_sha
         s->scratch = lksi_alloc_array(n_features, sizeof(float));
         if (s->scratch == NULL) return LKS_ERR_MEMORY;
     }
+    LKS_TRY(lksi_dataset_create_buffer(loader->dataset, &s->buffer));
     s->features = lksi_alloc_array((size_t)max_share, loader->sample_nbytes);
     s->labels = lksi_alloc_array((size_t)max_share, lksi_dataset_label_nbytes(loader->dataset));
     s->indices = lksi_alloc_array((size_t)max_share, sizeof *s->indices);
@@ -325,7 +341,7 @@ static lks_status check_bytes(const lks_dataset *dataset, const lks_augment_opti
 }
 
 /* Hashes what all ranks' loaders must have in common. */
-static uint64_t hash_source(const lks_loader *loader) {
+static lks_status hash_source(const lks_loader *loader, uint64_t *hash) {
     const lks_dataset *d = loader->dataset;
     const lksi_sampler *s = &loader->sampler;
     const uint64_t settings[] = {s->seed,
@@ -339,11 +355,12 @@ static uint64_t hash_source(const lks_loader *loader) {
                                  (uint64_t)loader->augment.crop_padding,
                                  loader->augment.flip != 0,
                                  loader->gives_bytes};
-    uint64_t hash = lksi_hash_words(lks_dataset_hash(d), settings, sizeof settings);
-    hash = lksi_hash_words(hash, d->units, sizeof d->units);
-    return loader->own_indices != NULL
-               ? lksi_hash_words(hash, loader->own_indices, (size_t)s->count * sizeof *loader->own_indices)
-               : hash;
+    LKS_TRY(lksi_dataset_hash(d, hash));
+    *hash = lksi_hash_words(*hash, settings, sizeof settings);
+    *hash = lksi_hash_words(*hash, d->units, sizeof d->units);
+    if (loader->own_indices != NULL)
+        *hash = lksi_hash_words(*hash, loader->own_indices, (size_t)s->count * sizeof *loader->own_indices);
+    return LKS_OK;
 }
 
 lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options) {
@@ -370,7 +387,7 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     created->n_steps = lksi_sampler_steps(&created->sampler);
     LKS_TRY_GOTO(choose_n_workers(created, options, &n_workers), destroy);
     LKS_TRY_GOTO(copy_indices(created), destroy);
-    if (options->n_ranks > 1) created->source_hash = hash_source(created);
+    if (options->n_ranks > 1) LKS_TRY_GOTO(hash_source(created, &created->source_hash), destroy);
     LKS_TRY_GOTO(create_slots(created, n_workers), destroy);
     if (n_workers > 0 && options->n_workers == 0 && !is_worth_a_worker(created)) n_workers = 0;
     LKS_TRY_GOTO(start_workers(created, n_workers), destroy);
@@ -393,6 +410,7 @@ void lks_loader_destroy(lks_loader *loader) {
         lksi_free(loader->slots[i].labels);
         lksi_free(loader->slots[i].indices);
         lksi_free(loader->slots[i].scratch);
+        lksi_free(loader->slots[i].buffer);
     }
     for (int i = 0; i < N_ORDERS; i++) lksi_free(loader->orders[i].indices);
     lksi_free(loader->slots);

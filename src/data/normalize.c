@@ -28,22 +28,31 @@ static void finish(const sums *total, double n, double *mean, double *deviation)
     *deviation = sqrt(variance < 0 ? 0 : variance); /* NaN if a feature is NaN */
 }
 
-/* Cuts each sample into n_parts equal parts and computes separate moments for each. */
-static lks_status measure(const lks_dataset *dataset, int64_t n_parts, double *means, double *deviations) {
-    if (dataset->count == 0) return lksi_error(LKS_ERR_ARGUMENT, "a data set without samples has no mean");
-    size_t n_features = (size_t)dataset->n_features, part = n_features / (size_t)n_parts;
-    float *row = lksi_alloc_array(n_features, sizeof *row);
-    if (row == NULL) return LKS_ERR_MEMORY;
-    sums totals[LKSI_MAX_CHANNELS] = {{0}};
+/* Cuts each sample into n_parts equal parts and adds up separate sums for each. `row` has room for one sample. */
+static lks_status add_samples(const lks_dataset *dataset, int64_t n_parts, void *buffer, float *row, sums *totals) {
+    size_t part = (size_t)dataset->n_features / (size_t)n_parts;
     for (int64_t i = 0; i < dataset->count; i++) {
-        lksi_dataset_gather(dataset, NULL, &i, 1, row, NULL);
+        LKS_TRY(lksi_dataset_gather(dataset, NULL, &i, 1, buffer, row, NULL));
         for (int64_t c = 0; c < n_parts; c++) {
             const float *features = row + (size_t)c * part;
             if (i == 0 && isfinite(features[0])) totals[c].center = (double)features[0];
             add_row(&totals[c], features, part);
         }
     }
+    return LKS_OK;
+}
+
+static lks_status measure(const lks_dataset *dataset, int64_t n_parts, double *means, double *deviations) {
+    if (dataset->count == 0) return lksi_error(LKS_ERR_ARGUMENT, "a data set without samples has no mean");
+    sums totals[LKSI_MAX_CHANNELS] = {{0}};
+    void *buffer;
+    LKS_TRY(lksi_dataset_create_buffer(dataset, &buffer));
+    float *row = lksi_alloc_array((size_t)dataset->n_features, sizeof *row);
+    lks_status status = row != NULL ? add_samples(dataset, n_parts, buffer, row, totals) : LKS_ERR_MEMORY;
     lksi_free(row);
+    lksi_free(buffer);
+    LKS_TRY(status);
+    int64_t part = dataset->n_features / n_parts;
     double n = (double)dataset->count * (double)part;
     for (int64_t c = 0; c < n_parts; c++) finish(&totals[c], n, &means[c], &deviations[c]);
     return LKS_OK;

@@ -3,6 +3,11 @@
 #include "data/data_internal.h"
 #include "graph/graph.h"
 
+lks_status lksi_batch_check(const lks_batch *batch) {
+    if (batch->status == LKS_OK) return LKS_OK;
+    return lksi_error(batch->status, "%s", batch->error != NULL ? batch->error : lks_status_text(batch->status));
+}
+
 /* sample_nbytes 0: a batch that a user made may leave it out. */
 static lks_status check_samples(const lks_node *features, const lks_batch *batch) {
     lks_type type = lks_node_type(features), given = batch->sample_type;
@@ -65,6 +70,7 @@ lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_n
     LKS_TRY(lksi_check_given("program_set_batch", "features", features));
     LKS_TRY(lksi_check_given("program_set_batch", "labels", labels));
     LKS_TRY(lksi_check_given("program_set_batch", "batch", batch));
+    LKS_TRY(lksi_batch_check(batch));
     if (batch->count != lksi_program_batch(program))
         return lksi_error(LKS_ERR_ARGUMENT,
                           "a batch of %lld samples for a program of %lld: create one program per batch size",

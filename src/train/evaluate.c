@@ -73,15 +73,23 @@ static lks_status get(const lks_trainer *trainer, const lks_dataset *dataset, in
                                              : lks_dataset_get(dataset, index, row, label);
 }
 
+/* A read function may be slow, so the rank looks for a lost rank at each sample. */
+static lks_status get_chunk(const lks_trainer *trainer, const lks_dataset *dataset, int64_t begin, int64_t n,
+                            const scratch *s) {
+    size_t row_nbytes = lksi_row_nbytes(trainer->options.features),
+           label_nbytes = lksi_row_nbytes(trainer->options.labels);
+    for (int64_t i = 0; i < n; i++) {
+        LKS_TRY(lksi_group_look_around(trainer->options.group, "evaluation"));
+        LKS_TRY(get(trainer, dataset, begin + i, s->features + (size_t)i * row_nbytes,
+                    (char *)s->labels + (size_t)i * label_nbytes));
+    }
+    return LKS_OK;
+}
+
 static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *dataset, int64_t chunk, scratch *s) {
     int64_t begin = chunk * CHUNK, count = lks_dataset_count(dataset);
     int64_t n = count - begin < CHUNK ? count - begin : CHUNK;
-    size_t row_nbytes = lksi_row_nbytes(trainer->options.features),
-           label_nbytes = lksi_row_nbytes(trainer->options.labels);
-    LKS_TRY(lksi_group_look_around(trainer->options.group, "evaluation"));
-    for (int64_t i = 0; i < n; i++)
-        LKS_TRY(get(trainer, dataset, begin + i, s->features + (size_t)i * row_nbytes,
-                    (char *)s->labels + (size_t)i * label_nbytes));
+    LKS_TRY(get_chunk(trainer, dataset, begin, n, s));
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, n, false, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
@@ -121,12 +129,14 @@ lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset
     scratch s = {0};
     lks_status status = check(trainer, dataset, metrics);
     int64_t n_chunks = status == LKS_OK ? (lks_dataset_count(dataset) + CHUNK - 1) / CHUNK : 0;
+    uint64_t hash = 0;
     LKS_TRY(lksi_trainer_catch_up(trainer));
     if (status == LKS_OK) status = evaluate_mine(trainer, dataset, n_chunks, &s);
+    if (status == LKS_OK) status = lksi_dataset_hash(dataset, &hash);
     if (status != LKS_OK)
         (void)lksi_group_fail(trainer->options.group, status);
     else
-        status = lksi_chunks_conclude(trainer, s.sums, n_chunks, lks_dataset_hash(dataset), metrics);
+        status = lksi_chunks_conclude(trainer, s.sums, n_chunks, hash, metrics);
     lksi_free(s.features);
     lksi_free(s.labels);
     lksi_free(s.sums);

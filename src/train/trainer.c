@@ -309,6 +309,7 @@ static void take_metrics(lks_trainer *trainer, lks_metrics *metrics) {
 
 static lks_status check_batch(const lks_trainer *trainer, const lks_batch *batch) {
     LKS_TRY(lksi_check_given("trainer_step", "batch", batch));
+    LKS_TRY(lksi_batch_check(batch));
     int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
     if (batch->n_ranks > 1 && (batch->rank != rank || batch->n_ranks != size))
         return lksi_error(LKS_ERR_MISMATCH,
