@@ -113,7 +113,8 @@ LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
  *             lks_work_wait.
  * Fork:       A forked child is not a member of its parent's groups. In the child, calls on these groups return
  *             LKS_ERR_STATE, and so do calls on works that were not done at the fork. lks_group_report says so in its
- *             text. lks_group_destroy, lks_group_abort and lks_symmetric_free do nothing. */
+ *             text. lks_group_destroy, lks_group_abort and lks_symmetric_free do nothing. A group of one rank remains
+ *             usable in the child, unless an asynchronous collective was started on it before the fork. */
 LKS_API void lks_group_destroy(lks_group *group);
 
 /* Rank of the caller, number of ranks, rank on this host and number of ranks on this host. -1 if `group` is NULL. */

@@ -31,7 +31,7 @@ static const char help_text[] =
     "\n"
     "Several hosts, with the same command started on each:\n"
     "  --nnodes N        number of hosts, with -n ranks each\n"
-    "  --node-rank I     index of this host, from 0\n"
+    "  --node-rank I     index of this host, from 0; with --nnodes 1 it is 0\n"
     "  --master-addr A   a name or address of node 0 that the other hosts reach\n"
     "  --master-port P   the port where node 0 listens (29400)\n"
     "LOCKSTEP_JOB_KEY must be set to the same secret on all hosts.\n"
@@ -50,6 +50,8 @@ static const char help_text[] =
     "lost host that comes back takes part again: SIGTERM tells the ranks to end, and more ranks follow.\n"
     "\n"
     "Other names: -np, --np, --nproc-per-node (-n); --hostfile, --machinefile (--hosts); underscores for hyphens.\n"
+    "As torchrun: --nproc-per-node also takes cpu (a rank per usable CPU), gpu (a rank per GPU) and auto (gpu, or cpu\n"
+    "on a host without GPUs). --standalone and --nnodes 1 (without --master-addr) mean one host, the default.\n"
     "\n"
     "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_GENERATION\n"
     "and LOCKSTEP_JOB_KEY in its environment. Unless they are set, OMP_NUM_THREADS=1 is set, and with more ranks\n"
@@ -80,12 +82,37 @@ static void report(void *argument, const lksi_failure *failure) {
     lksi_terminal_write();
 }
 
+/* A run on one host needs no head, so address and port have no use. With an address of its own it is a run over hosts,
+ * of which there is one. */
+static int take_one_host(lksi_run_request *request) {
+    lksi_run *run = &request->run;
+    if (request->is_standalone && (run->n_nodes > 1 || run->hosts_file != NULL))
+        return lksi_refuse("run", "--standalone is for one host, %s for several",
+                           run->n_nodes > 1 ? "--nnodes" : "--hosts");
+    if (request->is_standalone) {
+        run->n_nodes = 1;
+        run->address = NULL;
+    }
+    if (run->n_nodes != 1 || run->hosts_file != NULL) return 0;
+    if (run->node > 0) return lksi_refuse("run", "--node-rank %d: --nnodes is 1", run->node);
+    run->node = 0;
+    if (run->address != NULL) return 0;
+    run->n_nodes = 0;
+    run->node = -1;
+    run->port = 0;
+    run->n_forwarded = 0; /* the ranks inherit the variables */
+    return 0;
+}
+
 /* Checks the options of a run over several hosts. */
 static int check_hosts(lksi_run_request *request) {
     lksi_run *run = &request->run;
     if (run->n_nodes > 0 && run->hosts_file != NULL)
         return lksi_refuse("run",
                            "--nnodes is for hosts that start by themselves, --hosts for those started from here");
+    if (run->hosts_file != NULL && request->counted != NULL)
+        return lksi_refuse("run", "--nproc-per-node %s counts on this host: with --hosts the file's slots say it",
+                           request->counted);
     if (run->hosts_file != NULL && run->node >= 0)
         return lksi_refuse("run", "--node-rank is for --nnodes: with --hosts the lines of the file number the hosts");
     if (run->job.as_threads) return lksi_refuse("run", "--threads works on one host only");
@@ -157,7 +184,8 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     if (refused != 0) return refused;
     if (request->is_agent) return run_agent();
     if (n_taken >= argc) return lksi_refuse("run", "no program is given; see lockstep help run");
-    refused = check_request(request, argv[n_taken]);
+    refused = take_one_host(request);
+    if (refused == 0) refused = check_request(request, argv[n_taken]);
     if (refused != 0) return refused;
     request->run.job.argv = argv + n_taken;
     set_defaults(&request->run);

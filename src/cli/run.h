@@ -6,8 +6,10 @@
 
 /* The parsed command line. */
 typedef struct lksi_run_request {
-    lksi_run run;  /* node is -1 without --node-rank */
-    bool is_agent; /* another `lockstep run` has started this one and sends its orders on stdin */
+    lksi_run run;        /* node is -1 without --node-rank */
+    bool is_standalone;  /* as with --nnodes 1 */
+    const char *counted; /* the word that --nproc-per-node got instead of a number; NULL: none */
+    bool is_agent;       /* another `lockstep run` has started this one and sends its orders on stdin */
     const char **forwarded;
 } lksi_run_request;
 

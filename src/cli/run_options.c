@@ -2,7 +2,9 @@
 #include "cli/cli.h"
 #include "cli/run.h"
 #include "comm/comm.h"
+#include "device/cuda_module.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +14,40 @@ static int add_variable(void *opaque, const char *value) {
         return lksi_refuse("run", "-x '%s' is not the name of a variable", value);
     if (getenv(value) == NULL) lksi_log(LKS_LOG_WARNING, "run: -x %s: it is not set here", value);
     request->forwarded[request->run.n_forwarded++] = value;
+    return 0;
+}
+
+/* Threads that the driver starts inherit the signal mask. A signal to this process must not be delivered to them. */
+static lks_status count_gpus(int *n_gpus) {
+    const lksi_cuda_module *cuda;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    lks_status status = lksi_cuda_load(&cuda);
+    if (status == LKS_OK) status = cuda->count(n_gpus);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return status;
+}
+
+/* torchrun's words: "gpu", "cpu", and "auto", which is "gpu" on a host with GPUs and otherwise "cpu". */
+static int set_ranks_of_host(void *opaque, const char *value) {
+    lksi_run_request *request = opaque;
+    const bool is_gpu = strcmp(value, "gpu") == 0, is_auto = strcmp(value, "auto") == 0;
+    int64_t parsed;
+    int n = 0;
+    if (lksi_parse_i64(value, 1, LKSI_MAX_RANKS, &parsed)) {
+        request->run.job.n_ranks = (int)parsed;
+        request->counted = NULL;
+        return 0;
+    }
+    if (!is_gpu && !is_auto && strcmp(value, "cpu") != 0)
+        return lksi_refuse("run", "--nproc-per-node '%s' is not a number from 1 to %d, auto, cpu or gpu", value,
+                           LKSI_MAX_RANKS);
+    lks_status status = is_gpu || is_auto ? count_gpus(&n) : LKS_OK;
+    if (is_gpu && status != LKS_OK) return lksi_refuse("run", "--nproc-per-node gpu: %s", lks_error_text());
+    if (status != LKS_OK || n == 0) n = lksi_cpu_count();
+    request->run.job.n_ranks = n < LKSI_MAX_RANKS ? n : LKSI_MAX_RANKS;
+    request->counted = value;
     return 0;
 }
 
@@ -26,7 +62,7 @@ static const lksi_option options[] = {
     RANKS("-n"),
     RANKS("-np"), /* names that mpirun and torchrun use */
     RANKS("--np"),
-    RANKS("--nproc-per-node"),
+    {.name = "--nproc-per-node", .kind = LKSI_OPTION_OTHER, .set = set_ranks_of_host},
     HOSTS("--hosts"),
     HOSTS("--hostfile"),
     HOSTS("--machinefile"),
@@ -39,6 +75,7 @@ static const lksi_option options[] = {
     {.name = "--max-restarts", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.max_restarts), .max = 1000000},
     {.name = "--min-ranks", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.min_ranks), .min = 1, .max = LKSI_MAX_RANKS},
     {.name = "--grains", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.job.grains), .min = 1, .max = LKSI_MAX_RANKS},
+    {.name = "--standalone", .kind = LKSI_OPTION_FLAG, .offset = AT(is_standalone)},
     {.name = "--nnodes", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.n_nodes), .min = 1, .max = LKSI_MAX_RANKS},
     {.name = "--node-rank", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.node), .max = LKSI_MAX_RANKS - 1},
     {.name = "--master-addr", .kind = LKSI_OPTION_TEXT, .offset = AT(run.address), .expected = "an address or name"},

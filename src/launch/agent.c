@@ -17,7 +17,7 @@ enum { WAIT_MS = 100 };
 typedef struct agent {
     const lksi_run *run;
     lksi_link link;
-    lksi_signals signals;
+    lksi_signalfd signals;
     lksi_address local; /* this end of the link: other hosts reach this one at its address */
     lksi_rank_environment environment;
     int generation;
@@ -147,7 +147,7 @@ static void hear(agent *a) {
 
 static bool is_interrupted(void *argument) {
     agent *a = argument;
-    const int signal_number = lksi_signals_next_request(&a->signals);
+    const int signal_number = lksi_signalfd_next_request(&a->signals);
     if (signal_number != 0) a->exit_status = LKSI_EXIT_SIGNAL + signal_number;
     return signal_number != 0;
 }
@@ -183,7 +183,7 @@ static void serve(agent *a) {
         struct pollfd polled[] = {{.fd = a->link.connection, .events = POLLIN},
                                   {.fd = a->signals.descriptor, .events = POLLIN}};
         (void)poll(polled, 2, WAIT_MS);
-        const int signal_number = lksi_signals_next_request(&a->signals);
+        const int signal_number = lksi_signalfd_next_request(&a->signals);
         if (signal_number != 0) send_signal(a, signal_number);
         hear(a);
         lksi_terminal_write(); /* output that the ranks left behind */
@@ -210,7 +210,7 @@ int lksi_agent_run(const lksi_run *run) {
         .run = run, .link.connection = -1, .signals.descriptor = -1, .environment.listener = -1, .exit_status = 1};
     char text[512];
     unsetenv("LOCKSTEP_GENERATION"); /* set if this process is itself a rank of a run; it would change the key */
-    lks_status status = lksi_signals_take(&a.signals, true);
+    lks_status status = lksi_signalfd_open(&a.signals, true);
     a.signals.is_over_hosts = true;
     if (status == LKS_OK) status = join(&a);
     if (status == LKS_OK) {
@@ -224,6 +224,6 @@ int lksi_agent_run(const lksi_run *run) {
     }
     lksi_link_close(&a.link);
     lksi_rank_environment_let_go(&a.environment);
-    lksi_signals_give_back(&a.signals);
+    lksi_signalfd_close(&a.signals);
     return a.exit_status;
 }

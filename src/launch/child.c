@@ -88,12 +88,12 @@ static lks_status make_command(const lksi_child *child, const char *ssh, command
 
 /* The child has no terminal: keys pressed there are for the head, and a remote shell must not ask for a password. */
 static _Noreturn void be_child(const lksi_child *child, const command *c, int orders, pid_t head,
-                               const lksi_signals *signals) {
+                               const lksi_signalfd *signals) {
     setsid();
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != head) _exit(1);
     dup2(orders, STDIN_FILENO);
     lksi_output_connect(child->output, 0);
-    lksi_signals_restore_in_child(signals);
+    lksi_signalfd_restore_in_child(signals);
     unsetenv("LOCKSTEP_JOB_KEY"); /* the key comes with the orders */
     execvp(c->words[0], (char *const *)(uintptr_t)c->words);
     fprintf(stderr, "cannot start '%s': %s\n", c->words[0], strerror(errno));
@@ -121,7 +121,7 @@ static lks_status open_orders(const char *text, size_t nbytes, int *orders) {
 }
 
 lks_status lksi_child_start(lksi_child *child, const char *ssh, const char *text, size_t nbytes,
-                            const lksi_signals *signals) {
+                            const lksi_signalfd *signals) {
     command c;
     int orders = -1;
     lksi_child_end(child);

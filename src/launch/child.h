@@ -17,7 +17,7 @@ enum { LKSI_CHILD_N_POLLED = 2 };
 
 /* `ssh` is the remote shell with its arguments. NULL: the default. `text` becomes its standard input. */
 lks_status lksi_child_start(lksi_child *child, const char *ssh, const char *text, size_t nbytes,
-                            const lksi_signals *signals);
+                            const lksi_signalfd *signals);
 void lksi_child_poll_fill(const lksi_child *child, struct pollfd polled[LKSI_CHILD_N_POLLED]);
 void lksi_child_take_output(lksi_child *child, const struct pollfd polled[LKSI_CHILD_N_POLLED]);
 /* Returns true once per start: when the child has ended. */

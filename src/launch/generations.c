@@ -20,13 +20,13 @@ static void say(const lksi_job *job, int generation, int n_left) {
 }
 
 lks_status lksi_supervise_generations(const lksi_job *job, int max_restarts, lksi_end *end) {
-    lksi_signals signals = {.descriptor = -1};
+    lksi_signalfd signals = {.descriptor = -1};
     lksi_job current = *job;
     current.began_ns = lksi_now_ns(); /* the timeout covers all generations */
     if (max_restarts == 0) return lksi_supervise(job, end);
     *end = (lksi_end){.exit_status = 1};
     /* Taken for the whole run: a signal that arrives between two generations ends the next one. */
-    LKS_TRY(lksi_signals_take(&signals, job->argv != NULL));
+    LKS_TRY(lksi_signalfd_open(&signals, job->argv != NULL));
     current.signals = &signals;
     lks_status status;
     for (;; current.generation++) {
@@ -35,6 +35,6 @@ lks_status lksi_supervise_generations(const lksi_job *job, int max_restarts, lks
         if (!lksi_end_is_worth_a_restart(status, end) || n_left == 0) break;
         say(job, current.generation + 1, n_left - 1);
     }
-    lksi_signals_give_back(&signals);
+    lksi_signalfd_close(&signals);
     return status;
 }

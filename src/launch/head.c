@@ -12,7 +12,7 @@ enum { TICK_MS = 100 };
 
 static void take_signals(lksi_head *head) {
     int signal_number;
-    while ((signal_number = lksi_signals_next_request(&head->signals)) != 0)
+    while ((signal_number = lksi_signalfd_next_request(&head->signals)) != 0)
         lksi_head_signal(head, signal_number, NULL);
 }
 
@@ -118,7 +118,7 @@ static void wait_for_agents(lksi_head *head) {
 
 static lks_status prepare(lksi_head *head) {
     LKS_TRY(lksi_head_nodes_create(head)); /* before the signals are taken: Ctrl-C must work while it reads a pipe */
-    LKS_TRY(lksi_signals_take(&head->signals, true));
+    LKS_TRY(lksi_signalfd_open(&head->signals, true));
     head->signals.is_over_hosts = true;
     LKS_TRY(lksi_head_listen(head));
     for (int i = 0; i < head->n_nodes; i++)
@@ -130,7 +130,7 @@ static void clean_up(lksi_head *head) {
     lksi_head_nodes_destroy(head);
     lksi_acceptor_destroy(head->acceptor);
     if (head->listener >= 0) close(head->listener);
-    lksi_signals_give_back(&head->signals);
+    lksi_signalfd_close(&head->signals);
 }
 
 int lksi_head_run(const lksi_run *run) {

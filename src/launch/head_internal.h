@@ -30,7 +30,7 @@ typedef struct lksi_head {
     const lksi_run *run;
     lksi_node *nodes;
     int n_nodes;
-    lksi_signals signals;
+    lksi_signalfd signals;
     int listener;
     lksi_address address; /* where the head listens */
     lksi_acceptor *acceptor;

@@ -21,7 +21,7 @@ typedef void (*lksi_report)(void *argument, const lksi_failure *failure);
 
 struct lksi_outside;
 struct lksi_rank_environment;
-struct lksi_signals;
+struct lksi_signalfd;
 
 /* The ranks of one generation on this machine. Zero means default. */
 typedef struct lksi_job {
@@ -44,7 +44,7 @@ typedef struct lksi_job {
     void *report_argument;
     /* The rest is for runs of several generations or hosts. */
     struct lksi_rank_environment *environment; /* NULL: a new port of this machine, and a new key */
-    struct lksi_signals *signals;              /* taken by the caller; NULL: taken and given back here */
+    struct lksi_signalfd *signals;             /* opened by the caller; NULL: opened and closed here */
     const struct lksi_outside *outside;        /* NULL: no head */
 } lksi_job;
 

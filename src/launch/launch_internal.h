@@ -48,29 +48,29 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
 /* Closes this process's copy of the listener. The launcher does so once the ranks run, so the port ends with rank 0. */
 void lksi_rank_environment_let_go(lksi_rank_environment *environment);
 
-/* --- signals.c: signals as a descriptor to poll --- */
+/* --- signalfd.c: signals as a descriptor to poll --- */
 
-typedef struct lksi_signals {
-    int descriptor; /* a signalfd; -1 before lksi_signals_take and after lksi_signals_give_back */
+typedef struct lksi_signalfd {
+    int descriptor; /* a signalfd; -1 before lksi_signalfd_open and after lksi_signalfd_close */
     bool even_if_ignored;
     bool is_over_hosts; /* set in a run over hosts, where a stopped process would be lost */
     int64_t stopped_ns; /* how long Ctrl-Z stopped this process while ranks ran; excluded from all timeouts */
     sigset_t old_mask;
     struct sigaction old_child_action;
-} lksi_signals;
+} lksi_signalfd;
 
 /* Takes SIGCHLD, LKSI_SIGNAL_ANNOUNCED, SIGINT, SIGTERM, SIGHUP and SIGTSTP from the calling thread. Ignored signals
  * stay ignored. With even_if_ignored, SIGINT and SIGTERM are taken anyway: shell scripts start background commands with
  * SIGINT ignored. */
-lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
+lks_status lksi_signalfd_open(lksi_signalfd *signals, bool even_if_ignored);
 /* The next signal that is a request. 0: none. SIGCHLD and LKSI_SIGNAL_ANNOUNCED, which ranks cause, are discarded. */
-int lksi_signals_next_request(const lksi_signals *signals);
+int lksi_signalfd_next_request(const lksi_signalfd *signals);
 /* Whether this process may stop after SIGTSTP. In a run over hosts it may not, and logs that. */
-bool lksi_signals_may_stop(const lksi_signals *signals);
-/* In a forked rank: restores the state before lksi_signals_take. With even_if_ignored, SIGINT and SIGTERM become
+bool lksi_signalfd_may_stop(const lksi_signalfd *signals);
+/* In a forked rank: restores the state before lksi_signalfd_open. With even_if_ignored, SIGINT and SIGTERM become
  * neither ignored nor blocked. */
-void lksi_signals_restore_in_child(const lksi_signals *signals);
-void lksi_signals_give_back(lksi_signals *signals);
+void lksi_signalfd_restore_in_child(const lksi_signalfd *signals);
+void lksi_signalfd_close(lksi_signalfd *signals);
 /* "SIGKILL", or "signal 40", written to `buffer`, for a signal without a name. */
 const char *lksi_signal_name(int signal_number, char buffer[16]);
 
@@ -149,7 +149,7 @@ void lksi_guard_stop(lksi_guard *guard);
 
 /* Starts all processes, or none. Returns when every process runs its program or function. */
 lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment *environment,
-                                const lksi_signals *signals, lksi_output *output, const lksi_guard *guard,
+                                const lksi_signalfd *signals, lksi_output *output, const lksi_guard *guard,
                                 lksi_process *processes, int n_processes, int *exit_status);
 
 /* --- culprit.c: which rank failed first --- */

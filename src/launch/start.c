@@ -16,7 +16,7 @@
 typedef struct start {
     const lksi_job *job;
     const lksi_rank_environment *environment;
-    const lksi_signals *signals;
+    const lksi_signalfd *signals;
     lksi_output *output;
     const lksi_guard *guard;
     pid_t launcher;
@@ -73,7 +73,7 @@ static _Noreturn void be_rank(const start *s, int index) {
     /* The launcher may have died before PR_SET_PDEATHSIG took effect. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != s->launcher) _exit(1);
     lksi_guard_enter(s->guard, index);
-    lksi_signals_restore_in_child(s->signals);
+    lksi_signalfd_restore_in_child(s->signals);
     connect_stdin(s->job, index);
     lksi_output_connect(s->output, index);
     lksi_rank_environment_apply(s->environment, s->job, index);
@@ -127,7 +127,7 @@ static lks_status fork_all(const start *s, lksi_process *processes, int n_proces
 }
 
 lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment *environment,
-                                const lksi_signals *signals, lksi_output *output, const lksi_guard *guard,
+                                const lksi_signalfd *signals, lksi_output *output, const lksi_guard *guard,
                                 lksi_process *processes, int n_processes, int *exit_status) {
     start s = {.job = job,
                .environment = environment,

@@ -19,7 +19,7 @@ enum { POLLED_SIGNALS, POLLED_OUTSIDE, POLLED_OUTPUT };
 typedef struct supervisor {
     const lksi_job *job;
     lksi_rank_environment environment;
-    lksi_signals own_signals, *signals; /* `signals` is the job's or points to own_signals */
+    lksi_signalfd own_signals, *signals; /* `signals` is the job's or points to own_signals */
     lksi_output *output;
     lksi_guard guard;
     lksi_process *processes;
@@ -162,7 +162,7 @@ static void heed_signal(supervisor *s, int signal_number) {
 static void stop_until_continued(supervisor *s) {
     int64_t *const times[] = {&s->asked_at, &s->timeout_at, &s->term_at, &s->kill_at};
     const int64_t began_ns = lksi_now_ns();
-    if (!lksi_signals_may_stop(s->signals)) return;
+    if (!lksi_signalfd_may_stop(s->signals)) return;
     signal_all(s, SIGSTOP);
     raise(SIGSTOP);
     signal_all(s, SIGCONT);
@@ -314,7 +314,7 @@ static lks_status get_signals(supervisor *s) {
     s->signals = s->job->signals;
     if (s->signals != NULL) return LKS_OK;
     s->signals = &s->own_signals;
-    return lksi_signals_take(s->signals, s->job->argv != NULL);
+    return lksi_signalfd_open(s->signals, s->job->argv != NULL);
 }
 
 static lks_status run_job(supervisor *s) {
@@ -335,7 +335,7 @@ static lks_status run_job(supervisor *s) {
     lksi_guard_stop(&s->guard);
 give_back_signals:
     if (s->adopts_orphans) lksi_orphans_end();
-    if (s->signals == &s->own_signals) lksi_signals_give_back(s->signals);
+    if (s->signals == &s->own_signals) lksi_signalfd_close(s->signals);
 let_go_of_port:
     lksi_rank_environment_let_go(&s->environment);
     lksi_notice_board_destroy(&s->environment.board);

@@ -2,6 +2,7 @@
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -50,26 +51,45 @@ static lks_status failure_of(int rank, int exit_status) {
                       host, exit_status);
 }
 
-enum { FLUSHED_OUTPUT = 1, FLUSHED_ALL };
+enum { LOCKED_OUTPUT = 1, FLUSHED_OUTPUT, FLUSHED_ALL };
 
 static void flush_all(void *progress) {
+    flockfile(stdout);
+    atomic_store((atomic_int *)progress, LOCKED_OUTPUT);
     fflush(stdout);
+    funlockfile(stdout);
     atomic_store((atomic_int *)progress, FLUSHED_OUTPUT);
     fflush(NULL);
     atomic_store((atomic_int *)progress, FLUSHED_ALL);
 }
 
-/* Flushes from another thread and stops waiting after a time. Flushing locks every file, and a rank that reads from a
- * file holds its lock, maybe for ever. Only stdout is waited for without a limit, as at the end of any process. */
+/* A rank that writes to a full pipe holds the lock of stdout until somebody reads. */
+static bool has_reader_paused(void) {
+    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&output, 1, 0) == 0;
+}
+
+/* Returns false if the flush has not come so far in `patience_ns`, in which no reader of stdout paused. */
+static bool await_flush(const atomic_int *progress, int goal, int64_t patience_ns) {
+    int64_t give_up_ns = lksi_now_ns() + patience_ns;
+    while (atomic_load(progress) < goal) {
+        if (has_reader_paused()) give_up_ns = lksi_now_ns() + patience_ns;
+        if (lksi_now_ns() >= give_up_ns) return false;
+        lksi_sleep_ns(LKSI_NS_PER_MS);
+    }
+    return true;
+}
+
+/* Flushes from another thread and stops waiting after a time. Flushing locks every file, and a rank that uses a file
+ * may hold its lock for ever. stdout gets more time. Once its lock is held, it is waited for without a limit, as at the
+ * end of any process. */
 _Noreturn void lksi_rank_threads_end(int exit_status) {
-    static const int64_t patience_ns = 500 * LKSI_NS_PER_MS;
     static atomic_int progress;
     lksi_thread *thread = NULL;
-    if (lksi_thread_create(&thread, flush_all, &progress, "flush") == LKS_OK) {
+    if (lksi_thread_create(&thread, flush_all, &progress, "flush") == LKS_OK &&
+        await_flush(&progress, LOCKED_OUTPUT, 2000 * LKSI_NS_PER_MS)) {
         while (atomic_load(&progress) < FLUSHED_OUTPUT) lksi_sleep_ns(LKSI_NS_PER_MS);
-        const int64_t give_up_ns = lksi_now_ns() + patience_ns;
-        while (atomic_load(&progress) < FLUSHED_ALL && lksi_now_ns() < give_up_ns) lksi_sleep_ns(LKSI_NS_PER_MS);
-        if (atomic_load(&progress) == FLUSHED_ALL) lksi_thread_join(thread);
+        if (await_flush(&progress, FLUSHED_ALL, 500 * LKSI_NS_PER_MS)) lksi_thread_join(thread);
     }
     _exit(exit_status);
 }

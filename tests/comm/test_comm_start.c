@@ -186,6 +186,81 @@ static void missing_ranks_are_named(void **state) {
     await_processes(pids, 4, -1);
 }
 
+/* --- MASTER_ADDR --- */
+
+typedef struct loopback_case {
+    const char *transport, *local_size; /* NULL: unset */
+    const char *address;
+    bool is_suspicious;
+} loopback_case;
+
+static size_t count(const char *text, const char *part) {
+    size_t n = 0;
+    for (; (text = strstr(text, part)) != NULL; text++) n++;
+    return n;
+}
+
+static int waits_at_a_loopback_address(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    const loopback_case *c = argument;
+    const char *says = "; MASTER_ADDR 0x7f000101 is 127.0.1.1 on this host, which other hosts cannot reach";
+    lks_group *world;
+    char log[4096];
+    FILE *file = tmpfile();
+    const int saved = dup(STDERR_FILENO);
+    setenv("MASTER_ADDR", c->address, 1);
+    unsetenv("LOCAL_RANK"), unsetenv("LOCAL_WORLD_SIZE");
+    if (c->local_size != NULL) setenv("LOCAL_RANK", "0", 1), setenv("LOCAL_WORLD_SIZE", c->local_size, 1);
+    if (c->transport != NULL) setenv("LOCKSTEP_TRANSPORT", c->transport, 1);
+    MUST(file != NULL && dup2(fileno(file), STDERR_FILENO) == STDERR_FILENO);
+    lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = 3000});
+    MUST(dup2(saved, STDERR_FILENO) == STDERR_FILENO);
+    close(saved);
+    rewind(file);
+    log[fread(log, 1, sizeof log - 1, file)] = '\0';
+    fclose(file);
+    MUST(status == LKS_ERR_TIMEOUT);
+    MUST_SAY("rank(s) 1 of 2 did not arrive");
+    MUST((strstr(lks_error_text(), says) != NULL) == c->is_suspicious);
+    MUST(count(log, "warning: ") == c->is_suspicious && count(log, says) == c->is_suspicious);
+    MUST(count(log, "rank(s) 1 of 2 did not arrive") == c->is_suspicious);
+    return 0;
+}
+
+/* The C library reads 0x7f000101 as an address, as it reads a host's own name in Debian's /etc/hosts. */
+static void a_name_that_other_hosts_cannot_reach_is_told(void **state) {
+    (void)state;
+    static loopback_case cases[] = {{NULL, NULL, "0x7f000101", true},  {"tcp", NULL, "0x7f000101", true},
+                                    {NULL, "1", "0x7f000101", true},   {NULL, NULL, "127.0.1.1", false},
+                                    {"tcp", NULL, "localhost", false}, {NULL, "2", "0x7f000101", false},
+                                    {"tcp", "2", "0x7f000101", false}};
+    enum { N_CASES = sizeof cases / sizeof cases[0] };
+    pid_t pids[N_CASES];
+    for (int i = 0; i < N_CASES; i++) {
+        set_master_environment();
+        pids[i] = start_process(0, 2, waits_at_a_loopback_address, &cases[i]);
+    }
+    await_processes(pids, N_CASES, -1);
+}
+
+/* Two ranks whose launcher has told rank 0 alone that both are on one host. */
+static int has_other_local_numbers(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    setenv("MASTER_ADDR", "192.0.2.1", 1); /* an address of nobody (RFC 5737) */
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    if (rank == 1) unsetenv("LOCAL_RANK"), unsetenv("LOCAL_WORLD_SIZE");
+    MUST(lks_init(&world, NULL) == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 1 meets the others over TCP (transport 'auto', WORLD_SIZE 2, LOCAL_WORLD_SIZE unset), rank 0 at a "
+             "local socket ('auto', 2, 2)");
+    return 0;
+}
+
+static void local_numbers_that_are_unset_are_said_to_be(void **state) {
+    (void)state;
+    run_processes(2, has_other_local_numbers, NULL);
+}
+
 static const int64_t PATIENCE_NS = INT64_C(20000000000);
 
 /* Accepts rank 1, and then is silent until rank 1 has given up. */
@@ -461,6 +536,8 @@ int main(void) {
         cmocka_unit_test(a_limit_on_files_is_named),
         cmocka_unit_test(one_deadline_is_over_all_of_the_start),
         cmocka_unit_test(missing_ranks_are_named),
+        cmocka_unit_test(a_name_that_other_hosts_cannot_reach_is_told),
+        cmocka_unit_test(local_numbers_that_are_unset_are_said_to_be),
         cmocka_unit_test(a_first_rank_that_stops_during_the_start_is_not_called_lost),
         cmocka_unit_test(missing_threads_are_named),
         cmocka_unit_test(ranks_with_another_world_size_are_told),

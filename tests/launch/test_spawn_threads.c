@@ -4,6 +4,7 @@
 #include "comm/comm.h"
 #include "launch/launch.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -162,9 +163,21 @@ static int fail_or_go_on_for_ever(int argc, char **argv) {
     return getchar(); /* blocks for ever, and holds the lock of stdin */
 }
 
+static int fail_or_hold_stdout_for_ever(int argc, char **argv) {
+    (void)argc, (void)argv;
+    static atomic_int n_started;
+    static atomic_bool is_held;
+    if (atomic_fetch_add(&n_started, 1) == 0) {
+        while (!atomic_load(&is_held)) lksi_sleep_ns(1000000);
+        return 3;
+    }
+    flockfile(stdout);
+    atomic_store(&is_held, true);
+    return getchar();
+}
+
 /* Runs in a child process, because the process ends. */
-static void a_rank_that_goes_on_after_a_failure_ends_with_the_process(void **state) {
-    (void)state;
+static void ends_with_the_process(lks_rank_main rank_main) {
     int64_t began_ns = lksi_now_ns();
     int ends[2];
     assert_int_equal(pipe(ends), 0);
@@ -175,13 +188,75 @@ static void a_rank_that_goes_on_after_a_failure_ends_with_the_process(void **sta
         setenv("LOCKSTEP_THREADS", "2", 1);
         setenv("LOCKSTEP_GRACE_MS", "100", 1);
         char *argv[] = {"test", NULL};
-        _exit(lks_main(1, argv, fail_or_go_on_for_ever));
+        _exit(lks_main(1, argv, rank_main));
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     close(ends[0]), close(ends[1]);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
     assert_true(lksi_now_ns() - began_ns < INT64_C(20) * 1000 * 1000 * 1000);
+}
+
+static void a_rank_that_goes_on_after_a_failure_ends_with_the_process(void **state) {
+    (void)state;
+    ends_with_the_process(fail_or_go_on_for_ever);
+}
+
+static void a_rank_that_holds_stdout_after_a_failure_ends_with_the_process(void **state) {
+    (void)state;
+    ends_with_the_process(fail_or_hold_stdout_for_ever);
+}
+
+static int fail_or_wait_for_a_reader(int argc, char **argv) {
+    (void)argc, (void)argv;
+    static atomic_int n_started;
+    static atomic_bool is_about_to_write;
+    if (atomic_fetch_add(&n_started, 1) == 0) {
+        while (!atomic_load(&is_about_to_write)) lksi_sleep_ns(1000000);
+        return 3;
+    }
+    printf("last words");
+    atomic_store(&is_about_to_write, true);
+    fflush(stdout); /* holds the lock of stdout until the pipe is read */
+    return getchar();
+}
+
+static void fill(int pipe_end) {
+    static const char zeros[4096];
+    const int flags = fcntl(pipe_end, F_GETFL);
+    assert_int_equal(fcntl(pipe_end, F_SETFL, flags | O_NONBLOCK), 0);
+    while (write(pipe_end, zeros, sizeof zeros) > 0) continue;
+    assert_int_equal(fcntl(pipe_end, F_SETFL, flags), 0);
+}
+
+/* The reader pauses for longer than a rank may hold the lock otherwise. */
+static void output_is_kept_for_a_reader_that_pauses(void **state) {
+    (void)state;
+    int input[2], output[2], status;
+    char read_last[4096] = "", all[16] = "";
+    assert_int_equal(pipe(input), 0);
+    assert_int_equal(pipe(output), 0);
+    fill(output[1]);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(input[0], STDIN_FILENO);
+        dup2(output[1], STDOUT_FILENO);
+        close(output[0]), close(output[1]);
+        alarm(20);
+        setenv("LOCKSTEP_THREADS", "2", 1);
+        setenv("LOCKSTEP_GRACE_MS", "100", 1);
+        char *argv[] = {"test", NULL};
+        _exit(lks_main(1, argv, fail_or_wait_for_a_reader));
+    }
+    close(output[1]);
+    lksi_sleep_ns(INT64_C(3000000000));
+    ssize_t n_read;
+    while ((n_read = read(output[0], read_last, sizeof read_last)) > 0)
+        if (read_last[0] != '\0') snprintf(all, sizeof all, "%.*s", (int)n_read, read_last);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    close(input[0]), close(input[1]), close(output[0]);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    assert_string_equal(all, "last words");
 }
 
 int main(void) {
@@ -195,6 +270,8 @@ int main(void) {
         cmocka_unit_test(main_runs_once_or_once_per_thread),
         cmocka_unit_test(main_keeps_a_failure_a_failure),
         cmocka_unit_test(a_rank_that_goes_on_after_a_failure_ends_with_the_process),
+        cmocka_unit_test(a_rank_that_holds_stdout_after_a_failure_ends_with_the_process),
+        cmocka_unit_test(output_is_kept_for_a_reader_that_pauses),
     };
     return run_group(tests);
 }

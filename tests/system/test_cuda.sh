@@ -59,6 +59,13 @@ check "and their device" grep -q '^devices: .*, cuda$' "$work/out"
 LOCKSTEP_EMULATED_GPU=no-gpu run "$lockstep" info
 check "which is not there without one" grep -q '^devices: .*reference$' "$work/out"
 
+for word in gpu auto; do
+  LOCKSTEP_EMULATED_GPU=gpus=3 run "$lockstep" run --nproc-per-node $word bash -c 'echo "$RANK of $WORLD_SIZE"'
+  check "--nproc-per-node $word: a rank per GPU" eval '[ "$status" = 0 ] && [ "$(sort "$work/out" | tail -n 1)" = "2 of 3" ]'
+done
+LOCKSTEP_EMULATED_GPU=no-gpu run "$lockstep" run --nproc-per-node gpu true
+check "which is refused without one" refused 2 '--nproc-per-node gpu: .*CUDA_VISIBLE_DEVICES'
+
 # --- runs ---
 
 train 1 --device cpu

@@ -132,6 +132,35 @@ for flag in "-np 2" "--np 2" "--nproc-per-node 2" "--nproc_per_node=2"; do
 done
 run run --nproc_per_node=0 true
 check "a flag is refused by the name that it was given" refused "--nproc-per-node '0'"
+n_cpus=$("$lockstep" info | sed -n 's/^cpus: *\([0-9]*\) usable.*/\1/p')
+run run --nproc_per_node=cpu bash -c 'echo $WORLD_SIZE'
+check "--nproc-per-node cpu is a rank per usable CPU" eval 'status_is 0 && out_lines $n_cpus && out_has "^$n_cpus$"'
+export LOCKSTEP_CUDA_MODULE=/nowhere/module.so
+run run --nproc-per-node auto bash -c 'echo $WORLD_SIZE'
+check "auto is the same on a host without GPUs" eval 'status_is 0 && out_lines $n_cpus'
+run run --nproc-per-node gpu true
+check "gpu is refused there, with the reason" refused "--nproc-per-node gpu: .*/nowhere/module.so"
+unset LOCKSTEP_CUDA_MODULE
+run run --nproc-per-node all true
+check "another word is refused" refused "--nproc-per-node 'all' is not a number from 1 to 1024, auto, cpu or gpu"
+run run --hosts "$work/no-hosts" --nproc-per-node cpu true
+check "and cpu, where it would count the CPUs of one host for all" refused "--nproc-per-node cpu counts on this host"
+for flags in --standalone --nnodes=1 "--nnodes 1 --node-rank 0" "--standalone --nnodes=1" "--nnodes=1 --master_port=29500 -x HOME" \
+  "--nnodes=1 --master_addr=127.0.0.1 --master_port=$((20000 + RANDOM % 10000))"; do
+  # shellcheck disable=SC2086 # words
+  run run $flags -n 2 bash -c 'echo $WORLD_SIZE'
+  check "$flags is this host" eval 'status_is 0 && out_lines 2 && out_has "^2$"'
+done
+run run --standalone -n 2 --threads "$examples/hello"
+check "where ranks may be threads" eval 'status_is 0 && out_lines 2'
+run run --nnodes=1 --node_rank=1 -n 1 true
+check "one host has no other index than 0" refused "--node-rank 1: --nnodes is 1"
+run run --standalone --nnodes=2 -n 1 true
+check "--standalone is not for several hosts" refused "--standalone is for one host, --nnodes for several"
+run run --standalone --hosts "$work/no-hosts" true
+check "also where a file names them" refused "--standalone is for one host, --hosts for several"
+run run --nnodes=2 -n 1 true
+check "several hosts need the index" refused "--node-rank is missing: the index of this host among the 2"
 for flag in --hosts --hostfile --machinefile; do
   run run $flag "$work/no-hosts" true
   check "$flag names the file of hosts" eval '! status_is 0 && err_lines 1 && err_has "$work/no-hosts: No such file"'

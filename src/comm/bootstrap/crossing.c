@@ -39,17 +39,19 @@ static bool is_to_look(const lksi_crossing *c, int place) {
 static const char *way(bool is_over_tcp) { return is_over_tcp ? "over TCP" : "at a local socket"; }
 
 lks_status lksi_crossing_check(const lksi_environment *environment, bool is_over_tcp, const lksi_hello *hello) {
+    char theirs[LKSI_LOCAL_SIZE_NBYTES], mine[LKSI_LOCAL_SIZE_NBYTES];
     const char *reason = "";
     if (hello->is_over_tcp == is_over_tcp) return LKS_OK;
     if (strncmp(hello->transport, environment->transport, sizeof hello->transport) == 0 &&
         hello->size == environment->size && hello->local_size == environment->local_size)
         reason = "; LOCKSTEP_HOST_ID must be set on all ranks or on none";
     return lksi_error(LKS_ERR_MISMATCH,
-                      "rank %d meets the others %s (transport '%.*s', WORLD_SIZE %d, LOCAL_WORLD_SIZE %d), rank %d %s "
-                      "('%s', %d, %d)%s",
+                      "rank %d meets the others %s (transport '%.*s', WORLD_SIZE %d, LOCAL_WORLD_SIZE %s), rank %d %s "
+                      "('%s', %d, %s)%s",
                       hello->identity.rank, way(hello->is_over_tcp), (int)sizeof hello->transport, hello->transport,
-                      hello->size, hello->local_size, environment->rank, way(is_over_tcp), environment->transport,
-                      environment->size, environment->local_size, reason);
+                      hello->size, lksi_local_size_text(hello->local_size, theirs), environment->rank, way(is_over_tcp),
+                      environment->transport, environment->size, lksi_local_size_text(environment->local_size, mine),
+                      reason);
 }
 
 static bool knock_at(lksi_crossing *c, const char *name) {

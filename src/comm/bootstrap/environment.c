@@ -154,12 +154,22 @@ static lks_status read_port(lksi_environment *environment) {
     return LKS_OK;
 }
 
-/* Without local numbers, ranks that meet at a loopback address are on one host. Other ranks may be on several. */
-static void assume_local_size(lksi_environment *environment) {
+/* Whether a loopback address was meant. Many systems map their own name to 127.0.1.1, too, which is not. */
+static bool names_loopback(const char *name) {
+    return lksi_begins_with(name, "127.") || strcmp(name, "localhost") == 0 || strstr(name, "::1") != NULL;
+}
+
+/* Without local numbers, ranks that meet at a loopback address are on one host. Other ranks may be on several. If a
+ * name was looked up, the assumption may be wrong. */
+static void look_up_master(lksi_environment *environment) {
     lksi_address master;
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
     const char *name = environment->master_address;
     lks_status status = lksi_address_resolve(name, environment->master_port, &master);
     if (status != LKS_OK || !lksi_address_is_loopback(&master)) return; /* lks_init reports the error */
+    lksi_address_host_text(&master, text);
+    if (!names_loopback(name)) snprintf(environment->loopback, sizeof environment->loopback, "%.47s", text);
+    if (environment->local_size > 0) return;
     environment->local_size = environment->size;
     environment->local_rank = environment->rank;
 }
@@ -172,8 +182,18 @@ static lks_status read_master(int64_t timeout_ms, lksi_environment *environment)
     }
     LKS_TRY(read_address(environment));
     LKS_TRY(read_port(environment));
-    if (environment->local_size == 0) assume_local_size(environment);
+    const bool is_spread = environment->local_size < environment->size;
+    if (environment->local_size == 0 || (environment->rank == 0 && is_spread)) look_up_master(environment);
     return LKS_OK;
+}
+
+void lksi_environment_describe_loopback(const lksi_environment *environment, char text[LKSI_LOOPBACK_TEXT_NBYTES]) {
+    text[0] = '\0';
+    if (environment->loopback[0] == '\0') return;
+    snprintf(text, LKSI_LOOPBACK_TEXT_NBYTES,
+             "; MASTER_ADDR %.64s is %s on this host, which other hosts cannot reach: if ranks are on several hosts, "
+             "it must be an address of rank 0's host that all of them reach",
+             environment->master_address, environment->loopback);
 }
 
 const char *lksi_environment_job_key(const lksi_environment *environment) {

@@ -13,7 +13,7 @@ typedef enum lksi_launcher {
     LKSI_LAUNCHER_SLURM
 } lksi_launcher;
 
-enum { LKSI_MASTER_ADDRESS_NBYTES = 256, LKSI_JOB_KEY_NBYTES = 65 };
+enum { LKSI_MASTER_ADDRESS_NBYTES = 256, LKSI_JOB_KEY_NBYTES = 65, LKSI_LOOPBACK_TEXT_NBYTES = 320 };
 
 typedef struct lksi_environment {
     int rank, size;
@@ -21,6 +21,9 @@ typedef struct lksi_environment {
     lksi_launcher launcher;
     char master_address[LKSI_MASTER_ADDRESS_NBYTES]; /* "" in a world of one rank */
     int master_port;
+    /* The loopback address that MASTER_ADDR, a name, has on this host. "": it has another one, or it is literally a
+     * loopback address, or the launcher says that all ranks are on this host. */
+    char loopback[48];
     char transport[7];                 /* name of the transport requested from lks_init, which fills it in */
     char job_key[LKSI_JOB_KEY_NBYTES]; /* the job's secret if MPI distributed it: exported variables may not reach all
                                         * hosts */
@@ -62,5 +65,8 @@ lks_status lksi_environment_timeout(int64_t *timeout_ms);
 
 /* The job's secret: environment->job_key, or LOCKSTEP_JOB_KEY if that is empty. "" if there is none. */
 const char *lksi_environment_job_key(const lksi_environment *environment);
+
+/* Writes what is wrong if environment->loopback is set and ranks of other hosts do not arrive. Otherwise "". */
+void lksi_environment_describe_loopback(const lksi_environment *environment, char text[LKSI_LOOPBACK_TEXT_NBYTES]);
 
 #endif

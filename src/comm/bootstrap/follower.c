@@ -27,6 +27,8 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
     lksi_crossing crossing;
     LKS_TRY(lksi_socket_name(environment, meeting, name));
     LKS_TRY(lksi_crossing_init(&crossing, environment, false));
+    char hint[LKSI_HINT_NBYTES];
+    lksi_meeting_hint(environment, &met, hint);
     const int64_t began_ns = lksi_running_ns();
     bool is_told = false;
     for (int64_t retry_ns = FIRST_RETRY_NS;; retry_ns = retry_ns < LAST_RETRY_NS ? 2 * retry_ns : LAST_RETRY_NS) {
@@ -46,11 +48,11 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
             return lksi_error(LKS_ERR_TIMEOUT,
                               "%s: rank %d did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
                               lksi_meeting_name(&met, 0), lksi_meeting_name(&met, met.rank), met.size,
-                              environment->master_address, environment->master_port, lksi_meeting_hint(&met));
-        if (lksi_meeting_is_slow(began_ns, &is_told))
+                              environment->master_address, environment->master_port, hint);
+        if (lksi_meeting_is_slow(environment, &met, began_ns, &is_told))
             lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
                      lksi_meeting_name(&met, met.rank), lksi_meeting_name(&met, 0), environment->master_address,
-                     environment->master_port, lksi_meeting_hint(&met));
+                     environment->master_port, hint);
         lksi_doze(retry_ns);
     }
 }

@@ -58,9 +58,12 @@ static inline int lksi_meeting_name(const lksi_meeting *meeting, int rank) {
 }
 
 /* What ranks that did not arrive may have set wrong, as the end of a text. "" except in the world's meeting. */
-const char *lksi_meeting_hint(const lksi_meeting *meeting);
-/* Whether the meeting has lasted long enough for a warning. Returns true only once: it then sets *is_told. */
-bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told);
+enum { LKSI_HINT_NBYTES = 768 };
+void lksi_meeting_hint(const lksi_environment *environment, const lksi_meeting *meeting, char text[LKSI_HINT_NBYTES]);
+/* Whether the meeting has lasted long enough for a warning: ten seconds, or one if the address is suspicious
+ * (environment->loopback). Returns true only once: it then sets *is_told. */
+bool lksi_meeting_is_slow(const lksi_environment *environment, const lksi_meeting *meeting, int64_t began_ns,
+                          bool *is_told);
 
 void lksi_hello_fill(lksi_hello *hello, const lksi_environment *environment, const lksi_meeting *meeting,
                      bool is_over_tcp);
@@ -84,6 +87,10 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
  * *descriptor to the received one, or -1. `descriptor` may be NULL. */
 lks_status lksi_hand_over(int connection, const void *record, size_t nbytes, int descriptor);
 lks_status lksi_take_over(int connection, void *record, size_t nbytes, int *descriptor, int64_t deadline_ns);
+
+/* For texts: the number, or "unset" for 0, an unknown LOCAL_WORLD_SIZE. */
+enum { LKSI_LOCAL_SIZE_NBYTES = 16 };
+const char *lksi_local_size_text(int local_size, char text[LKSI_LOCAL_SIZE_NBYTES]);
 
 void lksi_identity_fill(lksi_identity *identity, int rank);
 

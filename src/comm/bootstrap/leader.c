@@ -99,9 +99,11 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     LKS_TRY(lksi_build_check(&hello->build, rank, hello->identity.host, lksi_meeting_name(&m->met, 0)));
     if (m->met.is_world) LKS_TRY(lksi_crossing_check(m->environment, false, hello));
     if (hello->size == m->met.size && agrees) return check_number(m, rank);
+    char theirs[LKSI_LOCAL_SIZE_NBYTES], mine[LKSI_LOCAL_SIZE_NBYTES];
     if (m->met.is_world)
-        return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
-                          rank, hello->size, hello->local_size, m->met.size, local_size);
+        return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %s, rank 0 has %d and %s",
+                          rank, hello->size, lksi_local_size_text(hello->local_size, theirs), m->met.size,
+                          lksi_local_size_text(local_size, mine));
     return lksi_error(LKS_ERR_MISMATCH, "%s: the rank in place %d counts %d ranks, rank %d counts %d", m->met.call,
                       rank, hello->size, lksi_meeting_name(&m->met, 0), m->met.size);
 }
@@ -161,11 +163,12 @@ static void wait_for_news(meeting *m) {
 }
 
 static lks_status name_missing(const meeting *m) {
-    char missing[256] = "";
+    char missing[256] = "", hint[LKSI_HINT_NBYTES];
+    lksi_meeting_hint(m->environment, &m->met, hint);
     for (int rank = 1; rank < m->met.size; rank++)
         if (m->connections[rank] < 0) lksi_append_number(missing, sizeof missing, lksi_meeting_name(&m->met, rank));
     return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive%s", m->met.call, missing, m->met.size,
-                      lksi_meeting_hint(&m->met));
+                      hint);
 }
 
 /* Whether the meeting must end because another party knows that it cannot succeed. */
@@ -178,7 +181,7 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
     bool is_told = false;
     while (m->n_arrived < m->met.size - 1) {
         if (lksi_running_ns() >= deadline_ns) return name_missing(m);
-        if (lksi_meeting_is_slow(m->began_ns, &is_told)) {
+        if (lksi_meeting_is_slow(m->environment, &m->met, m->began_ns, &is_told)) {
             (void)name_missing(m);
             lksi_log(LKS_LOG_WARNING, "so far: %s", lks_error_text());
         }

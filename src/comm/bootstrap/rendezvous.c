@@ -107,20 +107,9 @@ static lks_status open_store(int kept, const lksi_address *master, int64_t deadl
     }
 }
 
-/* Many systems map their own name to 127.0.1.1, which other hosts cannot reach. */
-static void warn_of_loopback(const lksi_environment *environment, const lksi_address *master) {
-    char text[LKSI_ADDRESS_TEXT_NBYTES];
-    const char *name = environment->master_address;
-    bool is_meant = strncmp(name, "127.", 4) == 0 || strcmp(name, "localhost") == 0 || strstr(name, "::1") != NULL;
-    if (environment->local_size == environment->size || is_meant || !lksi_address_is_loopback(master)) return;
-    lksi_address_text(master, text);
-    lksi_log(LKS_LOG_WARNING, "MASTER_ADDR %s is %s on this host, which other hosts cannot reach", name, text);
-}
-
 static lks_status serve(const lksi_environment *environment, const lksi_job_secret *job, const lksi_address *master,
                         int64_t deadline_ns, lksi_member *members, int *connections, int *data_listener) {
     int listener, data = -1, kept = is_at(job->listener, master) ? job->listener : -1;
-    warn_of_loopback(environment, master);
     LKS_TRY(open_store(kept, master, deadline_ns, &listener));
     lks_status status = open_data_listener(job, *master, &members[0].address, &data);
     status = lksi_store_serve(listener, environment, job->key, status, deadline_ns, members, connections);

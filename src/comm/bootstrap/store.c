@@ -164,17 +164,30 @@ static lks_status check_descriptors(const store *s) {
 }
 
 static lks_status give_up(const store *s) {
-    char other[OTHER_KEY_NBYTES];
+    char other[OTHER_KEY_NBYTES], loopback[LKSI_LOOPBACK_TEXT_NBYTES], both[sizeof other + sizeof loopback];
     (void)hears_other_key(s, other);
-    return name_missing(s, LKS_ERR_TIMEOUT, other);
+    lksi_environment_describe_loopback(s->environment, loopback);
+    snprintf(both, sizeof both, "%s%s", other, loopback);
+    return name_missing(s, LKS_ERR_TIMEOUT, both);
+}
+
+/* Ranks of other hosts cannot arrive at a loopback address. */
+static void warn_of_loopback(const store *s, bool *is_told) {
+    const lksi_meeting world = lksi_meeting_or_world(s->environment, NULL);
+    if (s->environment->loopback[0] == '\0') return;
+    if (!lksi_meeting_is_slow(s->environment, &world, s->began_ns, is_told)) return;
+    (void)give_up(s);
+    lksi_log(LKS_LOG_WARNING, "so far: %s", lks_error_text());
 }
 
 static void gather(store *s, int64_t deadline_ns) {
+    bool is_told = false;
     while (s->status == LKS_OK && s->n_arrived < s->environment->size) {
         if (lksi_running_ns() >= deadline_ns) {
             fail(s, give_up(s));
             return;
         }
+        warn_of_loopback(s, &is_told);
         wait_for_arrivals(s);
         lksi_acceptor_step(s->acceptor);
         fail(s, lksi_crossing_step(&s->crossing, s->status));

@@ -75,9 +75,10 @@ static int end_is_near(MPI_Comm self, int key, void *value, void *extra) {
 /* MPI_Finalize first deletes the attributes of MPI_COMM_SELF, which calls end_is_near (MPI-3.1, section 8.7.1). */
 static int announce_end(void (*before_end)(void)) {
     int key;
-    call_before_end = before_end;
+    if (call_before_end != NULL) return MPI_SUCCESS; /* an earlier start registered it and then failed */
     TRY_MPI(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end_is_near, &key, NULL));
     TRY_MPI(MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL));
+    call_before_end = before_end;
     return MPI_Comm_free_keyval(&key);
 }
 

@@ -262,7 +262,9 @@ static lks_status duplicate(int64_t timeout_ms) {
     return status;
 }
 
+/* It is called again after a failure, with start_mutex held. */
 static lks_status start(const lksi_environment *environment, int64_t timeout_ms) {
+    static bool is_end_registered;
     const char *family = family_of_program();
     if (family == NULL) family = family_of_launcher();
     if (family == NULL)
@@ -275,7 +277,7 @@ static lks_status start(const lksi_environment *environment, int64_t timeout_ms)
     int code = module->start(&facts, before_end);
     if (code != 0) return lksi_mpi_error(code, "MPI_Init_thread");
     /* Registered after MPI's own handlers, so it runs before them: MPICH 4.2 disconnects from mpirun in one. */
-    (void)on_exit(end, NULL);
+    if (!is_end_registered) is_end_registered = on_exit(end, NULL) == 0;
     LKS_TRY(check_facts(environment));
     LKS_TRY(duplicate(timeout_ms));
     atomic_store(&is_started, true);

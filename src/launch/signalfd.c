@@ -12,7 +12,7 @@ static bool is_ignored(int signal_number) {
     return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
+lks_status lksi_signalfd_open(lksi_signalfd *signals, bool even_if_ignored) {
     sigset_t taken;
     sigemptyset(&taken);
     sigaddset(&taken, SIGCHLD);
@@ -33,24 +33,24 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
     return LKS_OK;
 }
 
-bool lksi_signals_may_stop(const lksi_signals *signals) {
+bool lksi_signalfd_may_stop(const lksi_signalfd *signals) {
     if (signals->is_over_hosts)
         lksi_log(LKS_LOG_WARNING, "SIGTSTP (Ctrl-Z) does not stop a run over hosts: who falls silent is lost to the "
                                   "others. All ranks go on");
     return !signals->is_over_hosts;
 }
 
-int lksi_signals_next_request(const lksi_signals *signals) {
+int lksi_signalfd_next_request(const lksi_signalfd *signals) {
     struct signalfd_siginfo info;
     while (read(signals->descriptor, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo == SIGTSTP && lksi_signals_may_stop(signals)) raise(SIGSTOP); /* SIGTSTP's default action */
+        if (info.ssi_signo == SIGTSTP && lksi_signalfd_may_stop(signals)) raise(SIGSTOP); /* SIGTSTP's default action */
         if (info.ssi_signo != SIGTSTP && info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_ANNOUNCED)
             return (int)info.ssi_signo;
     }
     return 0;
 }
 
-void lksi_signals_restore_in_child(const lksi_signals *signals) {
+void lksi_signalfd_restore_in_child(const lksi_signalfd *signals) {
     sigset_t mask = signals->old_mask;
     if (signals->even_if_ignored) {
         /* Signals that the launcher forwards must reach the program, however the launcher itself was started. */
@@ -65,10 +65,10 @@ void lksi_signals_restore_in_child(const lksi_signals *signals) {
     close(signals->descriptor);
 }
 
-void lksi_signals_give_back(lksi_signals *signals) {
+void lksi_signalfd_close(lksi_signalfd *signals) {
     if (signals->descriptor < 0) return;
     /* Unread announcements would kill the caller once the signal is unblocked. */
-    while (lksi_signals_next_request(signals) != 0) continue;
+    while (lksi_signalfd_next_request(signals) != 0) continue;
     close(signals->descriptor);
     signals->descriptor = -1;
     sigaction(SIGCHLD, &signals->old_child_action, NULL);
