@@ -335,9 +335,10 @@ LKS_API lks_status lks_all_gatherv(lks_group *group, const void *in, void *out, 
 
 /* lks_reduce_scatter with one count per rank: rank r gets counts[r] elements of the result. As MPI_Reduce_scatter.
  *
- * Buffers:    `in` holds the sum of all counts, `out` counts[rank] elements. In place: `out` may be this rank's block
- * of `in`. `counts` is as for lks_gatherv. Numerics:   as lks_all_reduce. Algorithms: naive, ring (floats: another
- * order), halving, direct. */
+ * Buffers:    `in` holds the sum of all counts, `out` counts[rank] elements. In place: `out` may be this rank's
+ *             block of `in`. `counts` is as for lks_gatherv.
+ * Numerics:   as lks_all_reduce.
+ * Algorithms: naive, ring (floats: another order), halving, direct. */
 LKS_API lks_status lks_reduce_scatterv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
                                        lks_operator op, const lks_collective_options *options);
 

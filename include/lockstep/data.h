@@ -320,11 +320,12 @@ typedef struct lks_loader lks_loader;
  * Memory:     everything that the loader will need is allocated here.
  * Threads:    one thread at a time may use a loader.
  * Errors:     LKS_ERR_ARGUMENT: batch < 1; a batch smaller than n_ranks (without grains); grains that are no power of
- *             two or that n_ranks does not divide; a rank outside the world; drop_last of a data set smaller than one
- * batch; an index outside the data set; augmentation of samples that are not images; crop_padding above the image size,
- * or above 32767 with gives_bytes; gives_bytes for a set of floats. The text names it. LKS_ERR_MEMORY, LKS_ERR_SYSTEM.
- *             Those of a read function, for n_ranks above 1: the loader hashes the set (lks_dataset_hash).
- */
+ *             two or that n_ranks does not divide; a rank outside the world; drop_last of a data set smaller than
+ *             one batch; an index outside the data set; augmentation of samples that are not images; crop_padding
+ *             above the image size, or above 32767 with gives_bytes; gives_bytes for a set of floats. The text names
+ *             it.
+ *             LKS_ERR_MEMORY, LKS_ERR_SYSTEM.
+ *             Those of a read function, for n_ranks above 1: the loader hashes the set (lks_dataset_hash). */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* Writes the next batch of the epoch to *batch and returns 1. Returns 0 at the end of the epoch. The next call then
