@@ -152,6 +152,8 @@ LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metri
  * The set is cut into chunks of fixed size, so the result does not depend on the number of ranks. Every sample begins
  * with states of 0. The trainer's own states are kept. If the model takes bytes (lks_images), it gets the bytes of the
  * set, and lks_images normalises them instead of lks_dataset_normalize.
+ * A read function (lks_read_sample) is called in the calling thread, for one sample after another. A rank that is done
+ * waits for the others, at most for the timeout of the group.
  * Collective: all ranks pass the same data.
  * Errors:     On all ranks. The group remains usable.
  *             LKS_ERR_MISMATCH: the sets differ (lks_dataset_hash). The text names two ranks. If the numbers of samples

@@ -132,7 +132,7 @@ lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset
     uint64_t hash = 0;
     LKS_TRY(lksi_trainer_catch_up(trainer));
     if (status == LKS_OK) status = evaluate_mine(trainer, dataset, n_chunks, &s);
-    if (status == LKS_OK) status = lksi_dataset_hash(dataset, &hash);
+    if (status == LKS_OK && lks_group_size(trainer->options.group) > 1) status = lksi_dataset_hash(dataset, &hash);
     if (status != LKS_OK)
         (void)lksi_group_fail(trainer->options.group, status);
     else
