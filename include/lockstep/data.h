@@ -23,16 +23,18 @@ typedef struct lks_dataset lks_dataset;
  * created, also if a slice of it is read.
  * Threads:    the threads of loaders call it, and any thread that uses the set. Calls may overlap: of several prefetch
  *             threads, several loaders, or ranks that are threads. Prefetch threads also read samples of batches that
- *             are never asked for. Signals are blocked in them.
+ *             are never asked for. Signals are blocked in them, and in programs that they start. lks_loader_destroy
+ *             and lks_loader_seek wait for calls that are in progress.
  * Errors:     any status but LKS_OK. `sample` and `label` are then ignored. The error's text names the sample. If a
- *             function of this library has failed in the same call, its text is included. */
+ *             function of this library has failed in the same call, its text is included. A label that is not written
+ *             reads as -1, which is an error. */
 typedef lks_status (*lks_read_sample)(void *context, int64_t index, void *sample, void *label);
 
 typedef struct lks_dataset_options {
-    const void *features; /* (N, F), row-major; required */
+    const void *features; /* (N, F), row-major; required without `read` */
     /* Type of features: LKS_F32 (0) or LKS_U8. An LKS_U8 element reads as byte / 255. */
     lks_type type;
-    const int32_t *labels; /* (N), each in 0..n_classes-1; labels or targets are required */
+    const int32_t *labels; /* (N), each in 0..n_classes-1; without `read` labels or targets are required */
     int64_t count;         /* N; required */
     int64_t n_features;    /* F; required */
     int64_t n_classes;     /* required with labels */

@@ -13,6 +13,7 @@
 #include "op/image.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum { MAX_WORKERS = 64, N_ORDERS = 2 };
@@ -64,7 +65,8 @@ struct lks_loader {
     int64_t n_taken, n_handed_out; /* batches since the last seek */
     bool is_holding;               /* the consumer still holds the last batch */
     bool is_building;              /* a worker is building an order */
-    bool is_paused, is_stopping;
+    /* Changed with the lock. A worker that reads samples also looks at them without it. */
+    atomic_bool is_paused, is_stopping;
     int n_busy; /* workers that are filling or building */
     lksi_thread **workers;
     int n_workers;
@@ -87,13 +89,25 @@ static void build_order(lks_loader *loader, order *o, int64_t epoch) {
     o->epoch = epoch;
 }
 
-static lks_status gather(const lks_loader *loader, slot *s, int64_t epoch, int64_t count) {
+/* Gathers samples first..first+count-1 of the slot. */
+static lks_status gather_some(const lks_loader *loader, slot *s, int64_t epoch, int64_t first, int64_t count) {
     const lksi_augmentation drawn = {loader->augment, loader->sampler.seed, epoch, s->scratch};
     const lksi_augmentation *augmentation = lksi_augment_is_on(&loader->augment) ? &drawn : NULL;
-    return loader->gives_bytes ? lksi_dataset_gather_bytes(loader->dataset, augmentation, s->indices, count, s->buffer,
-                                                           s->features, s->labels)
-                               : lksi_dataset_gather(loader->dataset, augmentation, s->indices, count, s->buffer,
-                                                     s->features, s->labels);
+    void *features = (char *)s->features + (size_t)first * loader->sample_nbytes;
+    void *labels = (char *)s->labels + (size_t)first * lksi_dataset_label_nbytes(loader->dataset);
+    return loader->gives_bytes ? lksi_dataset_gather_bytes(loader->dataset, augmentation, s->indices + first, count,
+                                                           s->buffer, features, labels)
+                               : lksi_dataset_gather(loader->dataset, augmentation, s->indices + first, count,
+                                                     s->buffer, features, labels);
+}
+
+/* A read function may be slow. A worker therefore leaves a batch unfinished if nobody will take it, because the loader
+ * is destroyed or sought. */
+static lks_status gather(const lks_loader *loader, slot *s, int64_t epoch, int64_t count) {
+    if (loader->dataset->samples->read == NULL) return gather_some(loader, s, epoch, 0, count);
+    for (int64_t i = 0; i < count && !loader->is_paused && !loader->is_stopping; i++)
+        LKS_TRY(gather_some(loader, s, epoch, i, 1));
+    return LKS_OK;
 }
 
 static void fill(lks_loader *loader, slot *s, place at) {

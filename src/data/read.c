@@ -38,9 +38,12 @@ static lks_status check_label(const lks_dataset *dataset, const void *label) {
     return lksi_error(LKS_ERR_ARGUMENT, "its label is %d, outside 0..%lld", class, (long long)dataset->n_classes - 1);
 }
 
+/* The label is -1 before the call. A function that writes none is then found, and does not give the label of the sample
+ * before. */
 static lks_status call(const lks_dataset *dataset, int64_t index, void *buffer) {
     const lksi_samples *samples = dataset->samples;
     uint64_t n_errors = lksi_n_errors();
+    if (dataset->n_targets == 0) memcpy(label_in(dataset, buffer), &(int32_t){-1}, sizeof(int32_t));
     lks_status status = samples->read(samples->context, dataset->begin + index, buffer, label_in(dataset, buffer));
     if (status == LKS_OK) return check_label(dataset, label_in(dataset, buffer));
     return lksi_error_of_user(status, n_errors, "the read function");

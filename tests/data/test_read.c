@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include "base/base.h"
+#include "comm/clock.h"
 
 #include <lockstep/train.h>
 
@@ -437,6 +438,100 @@ static void a_read_function_stands_instead_of_arrays(void **state) {
     free(s);
 }
 
+/* A function that writes a label for even samples only. */
+static lks_status write_half_of_the_labels(void *context, int64_t index, void *sample, void *label) {
+    (void)context;
+    memset(sample, 0, N_FEATURES);
+    if (index % 2 == 0) memcpy(label, &(int32_t){1}, sizeof(int32_t));
+    return LKS_OK;
+}
+
+static void a_label_that_is_not_written_is_refused(void **state) {
+    (void)state;
+    lks_dataset *read;
+    float features[N_FEATURES];
+    int32_t label;
+    lks_loader *loader;
+    lks_batch batch;
+    assert_ok(lks_dataset_create(&read, &(lks_dataset_options){.type = LKS_U8,
+                                                               .count = COUNT,
+                                                               .n_features = N_FEATURES,
+                                                               .n_classes = N_CLASSES,
+                                                               .read = write_half_of_the_labels}));
+    assert_ok(lks_dataset_get(read, 2, features, &label));
+    assert_int_equal(lks_dataset_get(read, 3, features, &label), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "sample 3 of a data set of 75: its label is -1, outside 0..4");
+    assert_ok(lks_loader_create(&loader, read, &(lks_loader_options){.batch = 2, .no_shuffle = 1, .n_workers = 1}));
+    assert_true(lks_loader_next(loader, &batch));
+    assert_int_equal(batch.status, LKS_ERR_ARGUMENT);
+    assert_string_equal(batch.error, "sample 1 of a data set of 75: its label is -1, outside 0..4");
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(read);
+}
+
+/* --- the end of a loader --- */
+
+enum { N_SLOW = 2000 };
+
+typedef enum pace { HELD, SLOW, FAST } pace;
+
+typedef struct slow_source {
+    atomic_int n_calls;
+    _Atomic pace pace; /* HELD: a call waits for another pace. SLOW: it takes 5 ms, and N_SLOW calls take 10 s. */
+} slow_source;
+
+/* Sample i is i. */
+static lks_status read_slowly(void *context, int64_t index, void *sample, void *label) {
+    slow_source *s = context;
+    atomic_fetch_add(&s->n_calls, 1);
+    while (atomic_load(&s->pace) == HELD) lksi_doze(1000000);
+    if (atomic_load(&s->pace) == SLOW) lksi_doze(5000000);
+    memcpy(sample, &(float){(float)index}, sizeof(float));
+    memcpy(label, &(int32_t){0}, sizeof(int32_t));
+    return LKS_OK;
+}
+
+/* A worker is then reading the N_SLOW samples of the first batch. */
+static void start_slow(slow_source *s, lks_dataset **dataset, lks_loader **loader) {
+    assert_ok(lks_dataset_create(
+        dataset,
+        &(lks_dataset_options){.count = N_SLOW, .n_features = 1, .n_classes = 1, .read = read_slowly, .context = s}));
+    assert_ok(
+        lks_loader_create(loader, *dataset, &(lks_loader_options){.batch = N_SLOW, .no_shuffle = 1, .n_workers = 1}));
+    while (atomic_load(&s->n_calls) == 0) lksi_doze(1000000);
+    atomic_store(&s->pace, SLOW);
+}
+
+static void the_end_of_a_loader_does_not_wait_for_a_whole_batch(void **state) {
+    (void)state;
+    slow_source s = {.pace = HELD};
+    lks_dataset *dataset;
+    lks_loader *loader;
+    start_slow(&s, &dataset, &loader);
+    lks_loader_destroy(loader);
+    assert_in_range(atomic_load(&s.n_calls), 1, N_SLOW - 1);
+    lks_dataset_destroy(dataset);
+}
+
+/* The next batch is whole. */
+static void a_seek_does_not_wait_for_a_whole_batch(void **state) {
+    (void)state;
+    slow_source s = {.pace = HELD};
+    lks_dataset *dataset;
+    lks_loader *loader;
+    lks_batch batch;
+    start_slow(&s, &dataset, &loader);
+    lks_loader_seek(loader, 3, 0);
+    assert_in_range(atomic_load(&s.n_calls), 1, N_SLOW - 1);
+    atomic_store(&s.pace, FAST);
+    assert_true(lks_loader_next(loader, &batch));
+    assert_int_equal(batch.status, LKS_OK);
+    assert_int_equal(batch.epoch, 3);
+    for (int64_t i = 0; i < N_SLOW; i++) assert_true(((const float *)batch.features)[i] == (float)i);
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(dataset);
+}
+
 /* --- ranks --- */
 
 typedef struct model {
@@ -523,6 +618,23 @@ static void training_on_a_read_set_ends_with_the_bits_of_arrays(void **state) {
         assert_true(arrays.evaluated.loss == read.evaluated.loss);
         assert_int_equal(read.evaluated.n_samples, COUNT);
     }
+}
+
+/* A hash, which compares ranks, would read samples again. */
+static int evaluate_alone(void *argument) {
+    (void)argument;
+    model m = {0};
+    lks_metrics metrics;
+    RANK_CHECK(create_model(&m, true, -1) == 0 && create_trainer(&m) == 0);
+    RANK_OK(lks_trainer_evaluate(m.trainer, m.data, &metrics));
+    RANK_CHECK(metrics.n_samples == COUNT && atomic_load(&m.source->n_calls) == COUNT);
+    destroy_model(&m);
+    return 0;
+}
+
+static void an_evaluation_on_one_rank_reads_each_sample_once(void **state) {
+    (void)state;
+    run_ranks(1, evaluate_alone, NULL);
 }
 
 /* Sample BAD belongs to each rank in one of so many epochs. */
@@ -658,7 +770,11 @@ int main(void) {
         cmocka_unit_test(what_reads_samples_returns_the_error_of_one),
         cmocka_unit_test(without_memory_nothing_is_left),
         cmocka_unit_test(a_read_function_stands_instead_of_arrays),
+        cmocka_unit_test(a_label_that_is_not_written_is_refused),
+        cmocka_unit_test(the_end_of_a_loader_does_not_wait_for_a_whole_batch),
+        cmocka_unit_test(a_seek_does_not_wait_for_a_whole_batch),
         cmocka_unit_test(training_on_a_read_set_ends_with_the_bits_of_arrays),
+        cmocka_unit_test(an_evaluation_on_one_rank_reads_each_sample_once),
         cmocka_unit_test(a_trainers_ranks_all_learn_of_a_sample_that_cannot_be_read),
         cmocka_unit_test(an_evaluations_ranks_all_learn_of_a_sample_that_cannot_be_read),
         cmocka_unit_test(a_loop_of_ones_own_gets_the_error_from_set_batch),
