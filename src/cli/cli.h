@@ -15,7 +15,8 @@ typedef enum lksi_option_kind {
     LKSI_OPTION_NUMBER,  /* an int */
     LKSI_OPTION_SECONDS, /* an int64_t, of milliseconds */
     LKSI_OPTION_TEXT,    /* a const char *, not empty */
-    LKSI_OPTION_OTHER    /* parsed by `set` */
+    LKSI_OPTION_OTHER,   /* parsed by `set` */
+    LKSI_OPTION_FOREIGN  /* one of torchrun's, refused; `expected` says what to do */
 } lksi_option_kind;
 
 /* One option of a subcommand, and where its value is stored in the request. */
@@ -24,7 +25,7 @@ typedef struct lksi_option {
     lksi_option_kind kind;
     size_t offset;                                /* within the request */
     int min, max;                                 /* for a number */
-    const char *expected;                         /* for a text: what it names */
+    const char *expected;                         /* for a text: what it names; for a foreign option: what to do */
     int (*set)(void *request, const char *value); /* returns 0, or the result of lksi_refuse */
 } lksi_option;
 

@@ -51,7 +51,7 @@ static int refuse_unknown(const char *command, const lksi_option *options, const
     size_t least = strlen(name) < sizeof "--four" - 1 ? 2 : 3; /* a larger distance is not a typing error */
     for (const lksi_option *o = options; o->name != NULL && lksi_begins_with(name, "--"); o++) {
         size_t d = distance(name, o->name);
-        if (d >= least) continue;
+        if (d >= least || o->kind == LKSI_OPTION_FOREIGN) continue;
         least = d;
         nearest = o->name;
     }
@@ -93,6 +93,7 @@ static int set(const char *command, const lksi_option *o, const char *value, voi
     case LKSI_OPTION_OTHER:
         return o->set(request, value);
     case LKSI_OPTION_FLAG:
+    case LKSI_OPTION_FOREIGN: /* has been refused */
         break;
     }
     *(bool *)place = true;
@@ -103,6 +104,8 @@ int lksi_option_take(const char *command, const lksi_option *options, char **arg
     const char *value;
     const lksi_option *found = find(options, argv[*i], &value);
     if (found == NULL) return refuse_unknown(command, options, argv[*i]);
+    if (found->kind == LKSI_OPTION_FOREIGN)
+        return lksi_refuse(command, "%s is torchrun's: %s", found->name, found->expected);
     bool is_flag = found->kind == LKSI_OPTION_FLAG;
     if (is_flag && value != NULL) return lksi_refuse(command, "%s takes no value", found->name);
     if (!is_flag && value == NULL) {

@@ -83,17 +83,15 @@ static void report(void *argument, const lksi_failure *failure) {
 }
 
 /* A run on one host needs no head, so address and port have no use. With an address of its own it is a run over hosts,
- * of which there is one. */
+ * of which there is one, unless its ranks are threads. */
 static int take_one_host(lksi_run_request *request) {
     lksi_run *run = &request->run;
     if (request->is_standalone && (run->n_nodes > 1 || run->hosts_file != NULL))
         return lksi_refuse("run", "--standalone is for one host, %s for several",
                            run->n_nodes > 1 ? "--nnodes" : "--hosts");
-    if (request->is_standalone) {
-        run->n_nodes = 1;
-        run->address = NULL;
-    }
+    if (request->is_standalone) run->n_nodes = 1;
     if (run->n_nodes != 1 || run->hosts_file != NULL) return 0;
+    if (request->is_standalone || run->job.as_threads) run->address = NULL;
     if (run->node > 0) return lksi_refuse("run", "--node-rank %d: --nnodes is 1", run->node);
     run->node = 0;
     if (run->address != NULL) return 0;
@@ -126,6 +124,16 @@ static int check_hosts(lksi_run_request *request) {
     return 0;
 }
 
+/* Without --nnodes and --hosts. */
+static int refuse_for_hosts(const lksi_run *run) {
+    if (run->ssh != NULL) return lksi_refuse("run", "--ssh is for the hosts of --hosts FILE, which is missing");
+    return lksi_refuse("run", "%s is for several hosts: --nnodes N or --hosts FILE is missing (--nnodes 1: one host)",
+                       run->node >= 0         ? "--node-rank"
+                       : run->address != NULL ? "--master-addr"
+                       : run->port != 0       ? "--master-port"
+                                              : "-x");
+}
+
 /* Checks combinations of options. */
 static int check_request(lksi_run_request *request, const char *program) {
     const lksi_run *run = &request->run;
@@ -134,7 +142,7 @@ static int check_request(lksi_run_request *request, const char *program) {
         int refused = check_hosts(request);
         if (refused != 0) return refused;
     } else if (run->node >= 0 || run->address != NULL || run->port != 0 || run->ssh != NULL || run->n_forwarded > 0) {
-        return lksi_refuse("run", "--nnodes N or --hosts FILE is missing: an option for several hosts was given");
+        return refuse_for_hosts(run);
     }
     if (job->n_ranks == 0 && run->hosts_file == NULL)
         return lksi_refuse("run", "-n N is missing before '%s': the number of ranks", program);

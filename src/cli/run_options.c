@@ -51,12 +51,26 @@ static int set_ranks_of_host(void *opaque, const char *value) {
     return 0;
 }
 
+/* torchrun's --nnodes may be a range. */
+static int set_n_nodes(void *opaque, const char *value) {
+    lksi_run_request *request = opaque;
+    int64_t parsed;
+    if (!lksi_parse_i64(value, 1, LKSI_MAX_RANKS, &parsed))
+        return lksi_refuse("run", "--nnodes '%s' is not a number from 1 to %d%s", value, LKSI_MAX_RANKS,
+                           strchr(value, ':') != NULL ? "; for torchrun's MIN:MAX give MAX, and --min-ranks" : "");
+    request->run.n_nodes = (int)parsed;
+    return 0;
+}
+
 #define AT(member) offsetof(lksi_run_request, member)
 
 #define RANKS(as)                                                                                                      \
     { .name = (as), .kind = LKSI_OPTION_NUMBER, .offset = AT(run.job.n_ranks), .min = 1, .max = LKSI_MAX_RANKS }
 #define HOSTS(as)                                                                                                      \
     { .name = (as), .kind = LKSI_OPTION_TEXT, .offset = AT(run.hosts_file), .expected = "a file" }
+
+#define FOREIGN(as, advice)                                                                                            \
+    { .name = (as), .kind = LKSI_OPTION_FOREIGN, .expected = (advice) }
 
 static const lksi_option options[] = {
     RANKS("-n"),
@@ -76,7 +90,7 @@ static const lksi_option options[] = {
     {.name = "--min-ranks", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.min_ranks), .min = 1, .max = LKSI_MAX_RANKS},
     {.name = "--grains", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.job.grains), .min = 1, .max = LKSI_MAX_RANKS},
     {.name = "--standalone", .kind = LKSI_OPTION_FLAG, .offset = AT(is_standalone)},
-    {.name = "--nnodes", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.n_nodes), .min = 1, .max = LKSI_MAX_RANKS},
+    {.name = "--nnodes", .kind = LKSI_OPTION_OTHER, .set = set_n_nodes},
     {.name = "--node-rank", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.node), .max = LKSI_MAX_RANKS - 1},
     {.name = "--master-addr", .kind = LKSI_OPTION_TEXT, .offset = AT(run.address), .expected = "an address or name"},
     {.name = "--master-port", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.port), .min = 1, .max = 65535},
@@ -85,6 +99,18 @@ static const lksi_option options[] = {
     {.name = "--ssh", .kind = LKSI_OPTION_TEXT, .offset = AT(run.ssh), .expected = "a command"},
     {.name = "-x", .kind = LKSI_OPTION_OTHER, .set = add_variable},
     {.name = "--agent", .kind = LKSI_OPTION_FLAG, .offset = AT(is_agent)},
+    FOREIGN("--rdzv-backend", "leave it out; several hosts meet at --master-addr and --master-port"),
+    FOREIGN("--rdzv-endpoint", "use --master-addr and --master-port, and on one host --standalone or nothing"),
+    FOREIGN("--rdzv-id", "leave it out; several hosts need a secret, LOCKSTEP_JOB_KEY"),
+    FOREIGN("--rdzv-conf", "use --join-timeout and --heartbeat-timeout"),
+    FOREIGN("--monitor-interval", "leave it out; the end of a rank is known at once"),
+    FOREIGN("--redirects", "use --log-dir DIR, with --prefix to the terminal too"),
+    FOREIGN("--tee", "use --log-dir DIR with --prefix"),
+    FOREIGN("--role", "leave it out"),
+    FOREIGN("--start-method", "leave it out"),
+    FOREIGN("--no-python", "leave it out; PROGRAM is any executable"),
+    FOREIGN("--module", "write python3 -m MODULE as PROGRAM"),
+    FOREIGN("-m", "write python3 -m MODULE as PROGRAM"),
     {.name = NULL}};
 
 int lksi_run_options_parse(int argc, char **argv, lksi_run_request *request, int *n_taken) {

@@ -146,19 +146,44 @@ check "another word is refused" refused "--nproc-per-node 'all' is not a number 
 run run --hosts "$work/no-hosts" --nproc-per-node cpu true
 check "and cpu, where it would count the CPUs of one host for all" refused "--nproc-per-node cpu counts on this host"
 for flags in --standalone --nnodes=1 "--nnodes 1 --node-rank 0" "--standalone --nnodes=1" "--nnodes=1 --master_port=29500 -x HOME" \
-  "--nnodes=1 --master_addr=127.0.0.1 --master_port=$((20000 + RANDOM % 10000))"; do
+  "--nnodes=1 --master_addr=127.0.0.1 --master_port=$((20000 + RANDOM % 10000))" "--standalone --master_addr=elsewhere"; do
   # shellcheck disable=SC2086 # words
   run run $flags -n 2 bash -c 'echo $WORLD_SIZE'
   check "$flags is this host" eval 'status_is 0 && out_lines 2 && out_has "^2$"'
 done
-run run --standalone -n 2 --threads "$examples/hello"
-check "where ranks may be threads" eval 'status_is 0 && out_lines 2'
+for flags in --standalone "--nnodes=1 --master_addr=127.0.0.1 --master_port=29500"; do
+  # shellcheck disable=SC2086 # words
+  run run $flags -n 2 --threads "$examples/hello"
+  check "$flags is where ranks may be threads" eval 'status_is 0 && out_lines 2'
+done
 run run --nnodes=1 --node_rank=1 -n 1 true
 check "one host has no other index than 0" refused "--node-rank 1: --nnodes is 1"
 run run --standalone --nnodes=2 -n 1 true
 check "--standalone is not for several hosts" refused "--standalone is for one host, --nnodes for several"
 run run --standalone --hosts "$work/no-hosts" true
 check "also where a file names them" refused "--standalone is for one host, --hosts for several"
+for option in --master_port=29500 --master_addr=a --node_rank=0 "-x HOME"; do
+  # shellcheck disable=SC2086 # words
+  run run -n 1 $option true
+  name=${option%%[= ]*}
+  check "$name alone is refused, and told how it means one host" \
+    refused "${name//_/-} is for several hosts: --nnodes N or --hosts FILE is missing .--nnodes 1: one host."
+done
+for flags in "" --standalone --nnodes=1; do
+  # shellcheck disable=SC2086 # words
+  run run $flags --ssh false -n 1 true
+  check "--ssh needs hosts to call (${flags:-no other flag})" refused "--ssh is for the hosts of --hosts FILE"
+done
+run run --nnodes=1:2 -n 1 true
+check "a range of hosts is refused, with what to write" refused "for torchrun's MIN:MAX give MAX, and --min-ranks"
+for flags in --rdzv-backend=c10d "--rdzv_endpoint localhost:0" --rdzv_id=7 --tee=3 --no_python "-m train" --monitor-interval; do
+  # shellcheck disable=SC2086 # words
+  run run --standalone -n 1 $flags true
+  name=${flags%%[= ]*}
+  check "$name is refused as torchrun's" refused "${name//_/-} is torchrun's: [a-z]"
+done
+run run --rdzv-id2=7 -n 1 true
+check "and suggested for no other option" refused "unknown option '--rdzv-id2=7'; see lockstep help run"
 run run --nnodes=2 -n 1 true
 check "several hosts need the index" refused "--node-rank is missing: the index of this host among the 2"
 for flag in --hosts --hostfile --machinefile; do
