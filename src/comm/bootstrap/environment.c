@@ -6,6 +6,7 @@
 #include "comm/transport/mpi/bootstrap.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* A launcher's names for the four numbers. `size` is NULL if no variable gives the size. All names are NULL for Slurm,
  * which needs more variables (slurm.c). */
@@ -154,9 +155,10 @@ static lks_status read_port(lksi_environment *environment) {
     return LKS_OK;
 }
 
-/* Whether a loopback address was meant. Many systems map their own name to 127.0.1.1, too, which is not. */
+/* Whether a loopback address was meant. Many systems map their own name to 127.0.1.1, too, which is not. Letters of a
+ * host's name may be in either case. */
 static bool names_loopback(const char *name) {
-    return lksi_begins_with(name, "127.") || strcmp(name, "localhost") == 0 || strstr(name, "::1") != NULL;
+    return lksi_begins_with(name, "127.") || strcasecmp(name, "localhost") == 0 || strstr(name, "::1") != NULL;
 }
 
 /* Without local numbers, ranks that meet at a loopback address are on one host. Other ranks may be on several. If a

@@ -19,9 +19,9 @@ void lksi_meeting_hint(const lksi_environment *environment, const lksi_meeting *
     lksi_environment_describe_loopback(environment, loopback);
     snprintf(text, LKSI_HINT_NBYTES,
              "%s; ranks of one host need the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_JOB_KEY and "
-             "transport; MASTER_ADDR is a loopback address only if all ranks are on one host; LOCKSTEP_HOST_ID must be "
-             "set on all ranks or on none",
-             loopback);
+             "transport%s; LOCKSTEP_HOST_ID must be set on all ranks or on none",
+             loopback,
+             loopback[0] != '\0' ? "" : "; MASTER_ADDR is a loopback address only if all ranks are on one host");
 }
 
 bool lksi_meeting_is_slow(const lksi_environment *environment, const lksi_meeting *meeting, int64_t began_ns,
