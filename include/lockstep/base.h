@@ -105,7 +105,8 @@ LKS_API void lks_log_set_level(lks_log_level level);
  *
  * If LOCKSTEP_TIMELINE names a directory, each rank writes what its threads did when to DIR/rank<R>.json: steps,
  * kernels, collectives, waits, batches and checkpoints (docs/timeline.md). The format is Chrome's trace events, which
- * https://ui.perfetto.dev shows. A rank records its first 300000 sections. */
+ * https://ui.perfetto.dev shows. A rank records its first 300000 sections. A process that is no rank writes
+ * DIR/process<PID>.json. */
 
 /* Begins a section of the caller's own. Returns 0, at the cost of a function call, if there is no timeline. */
 LKS_API int64_t lks_timeline_begin(void);

@@ -3,14 +3,20 @@
  *     threads of a rank   section ── section ─┐
  *                         section ────────────┴─> recorder of the rank: 4096 events ──> DIR/rank<R>.json
  *
- * A rank writes its events when the recorder is full, once a second, when its world ends or fails, and when the process
- * exits. After each of these the file is complete JSON, so that a killed rank leaves what it did up to its last second.
+ * A rank writes its events when the recorder is full, at the first event that is a second later than the last write,
+ * when its world ends or fails, and when the process exits. After each of these the file is complete JSON. The events
+ * are formatted in memory and written by one call, so a rank that is killed almost never leaves half of one.
+ *
+ * A process is no rank before lks_init, and its events wait in the recorder. If they fill it, or if the process exits,
+ * they go to DIR/process<PID>.json. So do those of a launcher and of a user's forked child, which must not overwrite
+ * the file of the rank that it comes from.
  *
  * Source:     "Trace Event Format", the description with Chrome's trace viewer. */
 #define _GNU_SOURCE /* gettid */
 #include "base/timeline.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +31,8 @@ enum {
     ARGUMENTS_NBYTES = 80,
     FLUSH_NS = 1000000000
 };
+
+static const char ENDING[] = "\n]\n";
 
 typedef struct event {
     int64_t began_ns, duration_ns;
@@ -41,7 +49,9 @@ typedef struct recorder {
     event *events;
     int n_events, n_recorded;
     int64_t flushed_ns;
-    FILE *file;
+    int rank;  /* in the world that was first; -1: in none yet */
+    int file;  /* -1: not open */
+    off_t end; /* of its events; ENDING follows */
     char path[LKSI_PATH_NBYTES];
     bool has_ended; /* full, or the file cannot be written */
 } recorder;
@@ -54,6 +64,7 @@ static pthread_mutex_t recorders_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 static _Thread_local recorder *own_recorder;
 static _Thread_local int own_thread_rank;
+static bool is_forked; /* threads are not the ranks that their parent's thread was */
 
 /* --- the environment --- */
 
@@ -71,6 +82,7 @@ static void forget_all(void) {
     pthread_mutex_init(&recorders_mutex, NULL);
     recorders = NULL;
     own_recorder = NULL;
+    is_forked = true;
 }
 
 static void read_environment(void) {
@@ -90,10 +102,8 @@ static bool is_on(void) {
 
 /* --- the file --- */
 
-static int rank_of(const recorder *r) {
-    int rank = r->thread_rank >= 0 ? r->thread_rank : lksi_process_rank();
-    return rank >= 0 ? rank : 0;
-}
+/* What viewers group threads by. */
+static int process_of(const recorder *r) { return r->rank >= 0 ? r->rank : getpid(); }
 
 static void put_text(FILE *file, const char *text) {
     size_t n;
@@ -108,56 +118,93 @@ static void put_text(FILE *file, const char *text) {
     }
 }
 
-static void put_metadata(const recorder *r, int thread, const char *kind, const char *value) {
-    fprintf(r->file, "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":\"", rank_of(r), thread,
+static void put_metadata(FILE *file, const recorder *r, int thread, const char *kind, const char *value) {
+    fprintf(file, "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":\"", process_of(r), thread,
             kind);
-    put_text(r->file, value);
-    fputs("\"}}", r->file);
+    put_text(file, value);
+    fputs("\"}}", file);
 }
 
-static void put_event(const recorder *r, const event *e) {
-    fputs(",\n", r->file);
+/* As microseconds. Not by %f, which writes a comma in some locales. */
+static void put_time(FILE *file, const char *key, int64_t ns) {
+    fprintf(file, ",\"%s\":%s%lld.%03d", key, ns < 0 ? "-" : "", llabs((long long)ns / 1000), abs((int)(ns % 1000)));
+}
+
+static void put_event(FILE *file, const recorder *r, const event *e) {
+    fputs(",\n", file);
     if (e->category == NULL) {
-        put_metadata(r, e->thread, "thread_name", e->name);
+        put_metadata(file, r, e->thread, "thread_name", e->name);
         return;
     }
-    fprintf(r->file, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",\"name\":\"",
-            rank_of(r), e->thread, (double)(e->began_ns - zero_ns) / 1e3, (double)e->duration_ns / 1e3, e->category);
-    put_text(r->file, e->name);
-    fprintf(r->file, e->arguments[0] != '\0' ? "\",\"args\":{%s}}" : "\"}%s", e->arguments);
+    fprintf(file, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d", process_of(r), e->thread);
+    put_time(file, "ts", e->began_ns - zero_ns);
+    put_time(file, "dur", e->duration_ns);
+    fprintf(file, ",\"cat\":\"%s\",\"name\":\"", e->category);
+    put_text(file, e->name);
+    fprintf(file, e->arguments[0] != '\0' ? "\",\"args\":{%s}}" : "\"}%s", e->arguments);
+}
+
+static void put_title(FILE *file, const recorder *r) {
+    char host[256], title[300];
+    lksi_host_name(host, sizeof host);
+    snprintf(title, sizeof title, "%s %d on %s", r->rank >= 0 ? "rank" : "process", process_of(r), host);
+    fputs("[\n", file);
+    put_metadata(file, r, 0, "process_name", title);
 }
 
 static lks_status find_path(recorder *r) {
     const char *generation = lksi_variable("LOCKSTEP_GENERATION");
     bool is_first = generation == NULL || strcmp(generation, "0") == 0;
-    return lksi_path(r->path, "%s/rank%d%s%s.json", directory, rank_of(r), is_first ? "" : ".generation",
+    if (r->rank < 0) return lksi_path(r->path, "%s/process%d.json", directory, process_of(r));
+    return lksi_path(r->path, "%s/rank%d%s%s.json", directory, r->rank, is_first ? "" : ".generation",
                      is_first ? "" : generation);
 }
 
 static lks_status open_file(recorder *r) {
-    char host[256], title[300];
     LKS_TRY(find_path(r));
     if (mkdir(directory, 0777) != 0 && errno != EEXIST) return lksi_error_file(directory);
-    r->file = fopen(r->path, "we");
-    if (r->file == NULL) return lksi_error_file(r->path);
-    lksi_host_name(host, sizeof host);
-    snprintf(title, sizeof title, "rank %d on %s", rank_of(r), host);
-    fputs("[\n", r->file);
-    put_metadata(r, 0, "process_name", title);
-    fputs("\n]\n", r->file);
-    return fflush(r->file) == 0 ? LKS_OK : lksi_error_file(r->path);
+    r->file = open(r->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return r->file >= 0 ? LKS_OK : lksi_error_file(r->path);
 }
 
-/* Overwrites the "]" with which the file has ended so far. */
-static lks_status append_events(recorder *r) {
-    if (r->file == NULL) LKS_TRY(open_file(r));
-    bool is_written = fseek(r->file, -3, SEEK_END) == 0;
-    for (int i = 0; i < r->n_events && is_written; i++) {
-        put_event(r, &r->events[i]);
-        is_written = ferror(r->file) == 0;
+static bool write_at(const recorder *r, off_t at, const char *text, size_t nbytes) {
+    while (nbytes > 0) {
+        ssize_t n = pwrite(r->file, text, nbytes, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        text += n, at += n, nbytes -= (size_t)n;
     }
-    fputs("\n]\n", r->file);
-    return fflush(r->file) == 0 && is_written ? LKS_OK : lksi_error_file(r->path);
+    return true;
+}
+
+/* Overwrites the ending. If the events cannot be written whole, the file remains as it was: its ending needs no more
+ * space than before. */
+static lks_status append(recorder *r, const char *text, size_t nbytes) {
+    if (write_at(r, r->end, text, nbytes)) {
+        r->end += (off_t)(nbytes - strlen(ENDING));
+        return LKS_OK;
+    }
+    lks_status status = lksi_error_file(r->path);
+    if (r->end == 0 || !write_at(r, r->end, ENDING, strlen(ENDING))) return status;
+    return ftruncate(r->file, r->end + (off_t)strlen(ENDING)) == 0 ? status : LKS_ERR_FILE;
+}
+
+/* Writes the events of the recorder, with the file's title first if the file is new. */
+static lks_status write_events(recorder *r) {
+    char *text = NULL;
+    size_t nbytes = 0;
+    if (r->file < 0) LKS_TRY(open_file(r));
+    FILE *memory = open_memstream(&text, &nbytes);
+    if (memory == NULL) return lksi_error_file(r->path);
+    if (r->end == 0) put_title(memory, r);
+    for (int i = 0; i < r->n_events; i++) put_event(memory, r, &r->events[i]);
+    fputs(ENDING, memory);
+    bool is_whole = ferror(memory) == 0;
+    lks_status status = fclose(memory) == 0 && is_whole ? append(r, text, nbytes) : lksi_error_file(r->path);
+    free(text);
+    r->n_events = 0;
+    r->flushed_ns = lksi_now_ns();
+    return status;
 }
 
 static bool is_full(const recorder *r) { return r->n_recorded + 2 > N_MOST; }
@@ -166,6 +213,7 @@ static void end(recorder *r) {
     r->has_ended = true;
     free(r->events);
     r->events = NULL;
+    r->n_events = 0;
 }
 
 /* The caller holds the mutex. The program goes on if a file cannot be written, and its error text remains. */
@@ -173,9 +221,7 @@ static void flush(recorder *r) {
     char text[LKSI_ERROR_TEXT_NBYTES];
     if (r->n_events == 0) return;
     lksi_error_keep(text);
-    lks_status status = append_events(r);
-    r->n_events = 0;
-    r->flushed_ns = lksi_now_ns();
+    lks_status status = write_events(r);
     if (status != LKS_OK) {
         lksi_log(LKS_LOG_WARNING, "the timeline ends: %s", lks_error_text());
         end(r);
@@ -209,6 +255,8 @@ static recorder *create_recorder(int thread_rank) {
         return NULL;
     }
     created->thread_rank = thread_rank;
+    created->rank = is_forked ? -1 : thread_rank;
+    created->file = -1;
     created->flushed_ns = lksi_now_ns();
     pthread_mutex_init(&created->mutex, NULL);
     created->next = recorders;
@@ -273,7 +321,7 @@ void lksi_timeline_add(int64_t began_ns, const char *category, const char *name,
         vsnprintf(e->arguments, sizeof e->arguments, arguments, list);
         va_end(list);
     }
-    if (now_ns - r->flushed_ns > FLUSH_NS) flush(r);
+    if (r->rank >= 0 && now_ns - r->flushed_ns > FLUSH_NS) flush(r);
     pthread_mutex_unlock(&r->mutex);
 }
 
@@ -283,6 +331,18 @@ void lks_timeline_end(int64_t began_ns, const char *name) {
     if (lksi_check_given("timeline_end", "name", name) == LKS_OK) lksi_timeline_end(began_ns, "user", name);
 }
 
+/* The file of a recorder that had no rank remains, with what was written to it. */
+static void set_rank(recorder *r) {
+    int rank = r->thread_rank >= 0 ? r->thread_rank : lksi_process_rank();
+    if (r->rank >= 0) return;
+    r->rank = rank >= 0 ? rank : 0;
+    if (r->file < 0) return;
+    close(r->file);
+    r->file = -1;
+    r->end = 0;
+    name_thread(r);
+}
+
 lks_status lksi_timeline_open(void) {
     bool is_new;
     lks_status status = LKS_OK;
@@ -290,7 +350,8 @@ lks_status lksi_timeline_open(void) {
     recorder *r = lock_recorder(&is_new);
     if (r == NULL) return LKS_OK;
     if (is_new) name_thread(r);
-    if (r->file == NULL) status = open_file(r);
+    set_rank(r);
+    if (r->end == 0) status = write_events(r);
     pthread_mutex_unlock(&r->mutex);
     return status == LKS_OK ? LKS_OK : lksi_error(status, "LOCKSTEP_TIMELINE: %s", lks_error_text());
 }

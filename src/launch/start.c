@@ -4,6 +4,7 @@
  * last rank has executed its program. A rank that cannot do so writes the reason to the pipe. A wrong program is thus
  * reported once, not n times. */
 #define _GNU_SOURCE /* pipe2, prctl */
+#include "base/timeline.h"
 #include "launch/launch_internal.h"
 
 #include <errno.h>
@@ -63,6 +64,7 @@ static _Noreturn void be_function(const start *s, int index) {
     lksi_process_set_rank(-1); /* the parent's rank, in a world that it had before, does not apply here */
     const int exit_status = lksi_end_output(lksi_exit_code(s->job->function(s->job->argument)));
     fflush(NULL);
+    lksi_timeline_flush();
     lksi_announce(LKSI_RANK_ENDS);
     _exit(exit_status); /* not exit, which would run the parent's atexit functions in every rank */
 }

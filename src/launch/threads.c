@@ -1,4 +1,5 @@
 /* Ranks as threads of this process. */
+#include "base/timeline.h"
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
 
@@ -60,6 +61,7 @@ static void flush_all(void *progress) {
     funlockfile(stdout);
     atomic_store((atomic_int *)progress, FLUSHED_OUTPUT);
     fflush(NULL);
+    lksi_timeline_flush();
     atomic_store((atomic_int *)progress, FLUSHED_ALL);
 }
 

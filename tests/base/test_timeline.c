@@ -4,20 +4,28 @@
 #include "base/timeline.h"
 
 #include <cjson/cJSON.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { N_MOST = 300000, MOST_NBYTES = 100 << 20 };
 
+static int n_before_rank; /* events in the file of the process */
 static char directory[] = "/tmp/lockstep-timeline-XXXXXX", path[64];
 
-static cJSON *read_file(void) {
+static cJSON *read_json(const char *of_path) {
     cJSON *events = NULL;
-    lksi_timeline_flush();
-    assert_ok(lksi_json_read(path, MOST_NBYTES, &events));
+    assert_ok(lksi_json_read(of_path, MOST_NBYTES, &events));
     assert_true(cJSON_IsArray(events));
     return events;
+}
+
+static cJSON *read_file(void) {
+    lksi_timeline_flush();
+    return read_json(path);
 }
 
 static const char *text_of(const cJSON *event, const char *key) {
@@ -86,21 +94,102 @@ static void test_no_section(void **state) {
     cJSON_Delete(after);
 }
 
+/* A child has a file of its own, and the parent's remains as it is. */
+static void test_fork(void **state) {
+    (void)state;
+    char of_child[64];
+    cJSON *before = read_file();
+    lks_timeline_end(lks_timeline_begin(), "of the parent");
+    pid_t child = fork();
+    if (child == 0) {
+        lks_timeline_end(lks_timeline_begin(), "of the child");
+        lksi_timeline_flush();
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    snprintf(of_child, sizeof of_child, "%s/process%d.json", directory, (int)child);
+    cJSON *after = read_file(), *own = read_json(of_child);
+    assert_int_equal(cJSON_GetArraySize(after), cJSON_GetArraySize(before) + 1);
+    assert_int_equal(cJSON_GetArraySize(own), 3); /* its title, its thread's name, its section */
+    assert_string_equal(text_of(cJSON_GetArrayItem(own, 2), "name"), "of the child");
+    assert_int_equal(number_of(cJSON_GetArrayItem(own, 2), "pid"), child);
+    unlink(of_child);
+    cJSON_Delete(before);
+    cJSON_Delete(after);
+    cJSON_Delete(own);
+}
+
+/* In a child, because the timeline ends. */
+static void test_full_disk(void **state) {
+    (void)state;
+    char of_child[64];
+    pid_t child = fork();
+    if (child == 0) {
+        lks_log_set_level(LKS_LOG_ERROR);
+        signal(SIGXFSZ, SIG_IGN);
+        lks_timeline_end(lks_timeline_begin(), "fits");
+        lksi_timeline_flush();
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){10000, 10000});
+        for (int i = 0; i < 1000; i++) lks_timeline_end(lks_timeline_begin(), "does not fit");
+        lksi_timeline_flush();
+        lks_timeline_end(lks_timeline_begin(), "after the end");
+        lksi_timeline_flush();
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    snprintf(of_child, sizeof of_child, "%s/process%d.json", directory, (int)child);
+    cJSON *own = read_json(of_child);
+    assert_int_equal(cJSON_GetArraySize(own), 3);
+    assert_string_equal(text_of(cJSON_GetArrayItem(own, 2), "name"), "fits");
+    unlink(of_child);
+    cJSON_Delete(own);
+}
+
+/* What was recorded before the rank was known remains where it is. */
+static void test_rank(void **state) {
+    (void)state;
+    cJSON *before = read_file();
+    assert_ok(lksi_timeline_open());
+    cJSON *after = read_file();
+    n_before_rank = cJSON_GetArraySize(after);
+    assert_int_equal(cJSON_GetArraySize(before), n_before_rank);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/rank0.json", directory);
+    lks_timeline_end(lks_timeline_begin(), "of rank 0");
+    cJSON *events = read_file();
+    assert_int_equal(cJSON_GetArraySize(events), 3);
+    assert_string_equal(text_of(cJSON_GetObjectItem(cJSON_GetArrayItem(events, 1), "args"), "name"), "main");
+    assert_int_equal(number_of(cJSON_GetArrayItem(events, 2), "pid"), 0);
+    cJSON_Delete(before);
+    cJSON_Delete(after);
+    cJSON_Delete(events);
+}
+
 /* The last test: afterwards nothing more is recorded. */
 static void test_end(void **state) {
     (void)state;
     lks_log_set_level(LKS_LOG_ERROR);
     for (int i = 0; i < N_MOST + 5000; i++) lks_timeline_end(lks_timeline_begin(), "one of many");
     cJSON *events = read_file();
-    assert_in_range(cJSON_GetArraySize(events), N_MOST - 1, N_MOST + 1);
+    int n_events = n_before_rank - 1 + cJSON_GetArraySize(events); /* the title is none */
+    assert_in_range(n_events, N_MOST - 1, N_MOST + 1);
     cJSON_Delete(events);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections_nest), cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_no_section), cmocka_unit_test(test_end)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections_nest),
+                                       cmocka_unit_test(test_names),
+                                       cmocka_unit_test(test_no_section),
+                                       cmocka_unit_test(test_fork),
+                                       cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_rank),
+                                       cmocka_unit_test(test_end)};
     if (mkdtemp(directory) == NULL || setenv("LOCKSTEP_TIMELINE", directory, 1) != 0) return 1;
-    snprintf(path, sizeof path, "%s/rank0.json", directory);
+    snprintf(path, sizeof path, "%s/process%d.json", directory, (int)getpid());
     int n_failed = run_group(tests);
     unlink(path);
     rmdir(directory);

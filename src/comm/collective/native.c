@@ -30,7 +30,8 @@ const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) 
     if (!group->world->is_mpi) return "MPI does not run in these ranks: start them by mpirun, or srun --mpi";
     if (!lksi_mpi_facts_get()->is_multiple) return "this MPI has no MPI_THREAD_MULTIPLE, which communicators need";
     bool has_own = call->operation->has_own_counts; /* ranks could not agree on a limit before the call */
-    if (call->counts != NULL && !has_own && call->count > lksi_native_most)
+    bool is_whole = call->counts != NULL && !call->operation->is_reduction; /* reductions are cut into windows */
+    if (is_whole && !has_own && call->count > lksi_native_most)
         return "the sum of the counts exceeds what MPI can take";
     if (!call->operation->is_reduction) return NULL;
     if (call->type == LKS_F16 || call->type == LKS_BF16) return "MPI has no reductions of f16 and bf16";
@@ -119,9 +120,9 @@ static lks_status scatter_part(lks_group *group, const lksi_call *call, lksi_mpi
     size_t own_count = lksi_window_count(window, group->rank);
     unsigned char *scratch;
     LKS_TRY(lksi_group_scratch(group, (n + 1) * room + n * sizeof(int), &scratch));
-    int *counts = (int *)(void *)scratch;
-    unsigned char *packed = scratch + n * sizeof(int);
-    c->in = packed, c->count = (int)window->length, c->counts = counts;
+    unsigned char *packed = scratch;                         /* aligned for the type */
+    int *counts = (int *)(void *)(scratch + (n + 1) * room); /* elements have at least 4 bytes */
+    c->in = scratch, c->count = (int)window->length, c->counts = counts;
     for (int block = 0; block < group->size; block++) {
         size_t count = lksi_window_count(window, block);
         lksi_contribute(packed, lksi_at(call->in, lksi_window_begin(window, block) * each), call->scale, count,
