@@ -56,6 +56,14 @@ LKS_API const char *lks_status_text(lks_status status);
 /* The error text of this thread's last failed call, as one line. Valid until the next failure. */
 LKS_API const char *lks_error_text(void);
 
+/* Sets this thread's error text, like printf, and returns `status`. For the caller's functions that the library calls
+ * (custom operators, read functions, callbacks of lks_on_gradient): their error then has this text on all ranks.
+ *
+ *     return lks_error_set(LKS_ERR_FORMAT, "%s is not a JPEG file", path);
+ *
+ * A text of more than 1023 bytes loses its middle. NULL: the text of the status. */
+LKS_API lks_status lks_error_set(lks_status status, const char *format, ...) LKS_PRINTF(2, 3);
+
 /* Prints "lockstep: <error text> [file:line]" to stderr and returns 1, an exit code for main. LKS_CHECK uses it.
  *
  * In a world of several ranks "rank N: " stands before the text, unless the text begins so or `lockstep run --prefix`

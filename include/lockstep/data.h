@@ -25,9 +25,9 @@ typedef struct lks_dataset lks_dataset;
  *             threads, several loaders, or ranks that are threads. Prefetch threads also read samples of batches that
  *             are never asked for. Signals are blocked in them, and in programs that they start. lks_loader_destroy
  *             and lks_loader_seek wait for calls that are in progress.
- * Errors:     any status but LKS_OK. `sample` and `label` are then ignored. The error's text names the sample. If a
- *             function of this library has failed in the same call, its text is included. A label that is not written
- *             reads as -1, which is an error. */
+ * Errors:     any status but LKS_OK. `sample` and `label` are then ignored. The error's text names the sample. It
+ *             includes the text that lks_error_set or a library function has set in the same call. A label that is
+ *             not written reads as -1, which is an error. */
 typedef lks_status (*lks_read_sample)(void *context, int64_t index, void *sample, void *label);
 
 typedef struct lks_dataset_options {

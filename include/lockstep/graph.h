@@ -220,8 +220,8 @@ LKS_API void lks_program_set_buffer_weight(lks_program *program, double weight);
  * statistics like gradients. Every parameter that the loss depends on and every buffer comes once. The order is the
  * same in every run, and on every rank that built the same model.
  * Threads:    runs inside lks_program_backward, on its thread.
- * Errors:     a status other than LKS_OK ends the backward pass, which returns it. If the callback sets no error text,
- *             the text names the tensor. */
+ * Errors:     a status other than LKS_OK ends the backward pass, which returns it. If the callback sets no error text
+ *             (lks_error_set), the text names the tensor. */
 typedef lks_status (*lks_gradient_callback)(void *context, int index);
 /* Sets the program's callback from the next backward pass on. A program has one callback. NULL: none. */
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);

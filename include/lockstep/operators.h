@@ -233,8 +233,8 @@ typedef struct lks_custom_call {
     void *const *gradients;
 } lks_custom_call;
 
-/* Returns LKS_OK, or a status that ends the run, which returns it. If no library call in the function has set an error
- * text, the text names the operator. */
+/* Returns LKS_OK, or a status that ends the run, which returns it. The error text is that of lks_error_set or of a
+ * library call that failed in the function. Without one it names the operator. */
 typedef lks_status (*lks_custom_function)(const lks_custom_call *call);
 
 typedef struct lks_custom_options {

@@ -49,16 +49,30 @@ static void format_text(char *text, size_t text_nbytes, const char *format, va_l
     va_end(again);
 }
 
-lks_status(lksi_error)(lks_status status, const char *format, ...) {
+LKS_PRINTF(1, 0)
+static void set_error_text(const char *format, va_list arguments) {
     /* Formatted into a local buffer first, because an argument may be the old error text itself. */
     char text[sizeof error_text];
-    va_list arguments;
-    va_start(arguments, format);
     format_text(text, sizeof text, format, arguments);
-    va_end(arguments);
     drop_signs_of_nan(text);
     memcpy(error_text, text, sizeof text);
     n_errors++;
+}
+
+lks_status(lksi_error)(lks_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    set_error_text(format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+lks_status lks_error_set(lks_status status, const char *format, ...) {
+    if (format == NULL) return lksi_error(status, "%s", lks_status_text(status));
+    va_list arguments;
+    va_start(arguments, format);
+    set_error_text(format, arguments);
+    va_end(arguments);
     return status;
 }
 

@@ -53,6 +53,10 @@ static void an_error_may_quote_the_error_before_it(void **state) {
     (void)lksi_error(LKS_ERR_FILE, "inner");
     assert_int_equal(lksi_error(LKS_ERR_PEER, "outer: %s", lks_error_text()), LKS_ERR_PEER);
     assert_string_equal(lks_error_text(), "outer: inner");
+    assert_int_equal(lks_error_set(LKS_ERR_FORMAT, "again: %s", lks_error_text()), LKS_ERR_FORMAT);
+    assert_string_equal(lks_error_text(), "again: outer: inner");
+    assert_int_equal(lks_error_set(LKS_ERR_PEER, NULL), LKS_ERR_PEER);
+    assert_string_equal(lks_error_text(), "a rank was lost");
 }
 
 /* Captures what `write_lines` writes to standard error. */

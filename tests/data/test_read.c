@@ -37,6 +37,7 @@ static lks_status read_sample(void *context, int64_t index, void *sample, void *
     atomic_store(&s->is_read[index], true);
     bool is_bad = index == atomic_load(&s->bad_sample);
     if (is_bad && s->fails_in_library) return lks_dataset_get(NULL, 0, sample, label);
+    if (is_bad && s->status == LKS_ERR_FORMAT) return lks_error_set(s->status, "%d.jpg is not a JPEG", (int)index);
     if (is_bad && s->status != LKS_OK) return s->status;
     if (s->type == LKS_U8)
         memcpy(sample, s->bytes + index * N_FEATURES, N_FEATURES);
@@ -294,6 +295,7 @@ static const struct {
     {LKS_ERR_FILE, LKS_ERR_FILE, false,
      "sample 17 of a data set of 75: the read function returned 5 (file cannot be read or written)"},
     {LKS_OK, LKS_ERR_ARGUMENT, false, "sample 17 of a data set of 75: its label is 5, outside 0..4"},
+    {LKS_ERR_FORMAT, LKS_ERR_FORMAT, false, "sample 17 of a data set of 75: 17.jpg is not a JPEG"},
     {(lks_status)99, LKS_ERR_STATE, false,
      "sample 17 of a data set of 75: the read function returned 99 (unknown status)"},
     {LKS_ERR_ARGUMENT, LKS_ERR_ARGUMENT, true, "sample 17 of a data set of 75: dataset_get: `dataset` is NULL"},
