@@ -132,6 +132,7 @@ for flag in "-np 2" "--np 2" "--nproc-per-node 2" "--nproc_per_node=2"; do
 done
 run run --nproc_per_node=0 true
 check "a flag is refused by the name that it was given" refused "--nproc-per-node '0'"
+# shellcheck disable=SC2034 # `check` evaluates its use
 n_cpus=$("$lockstep" info | sed -n 's/^cpus: *\([0-9]*\) usable.*/\1/p')
 run run --nproc_per_node=cpu bash -c 'echo $WORLD_SIZE'
 check "--nproc-per-node cpu is a rank per usable CPU" eval 'status_is 0 && out_lines $n_cpus && out_has "^$n_cpus$"'
