@@ -79,12 +79,12 @@ static inline void set_rank_environment(int rank, int size) {
     setenv("WORLD_SIZE", text, 1), setenv("LOCAL_WORLD_SIZE", text, 1);
 }
 
-/* Every world gets a port of its own, so that one that ends badly cannot disturb the next. The ports are below the
- * range of ephemeral ports. */
+/* Every world gets a port of its own, also up to 20 worlds at once, so that one that ends badly cannot disturb another.
+ * The ports are below the range of ephemeral ports. */
 static inline void set_master_environment(void) {
     static int n_worlds;
     char text[16];
-    snprintf(text, sizeof text, "%d", 10000 + (int)(getpid() % 2200) * 10 + n_worlds++ % 10);
+    snprintf(text, sizeof text, "%d", 10000 + (int)(getpid() % 1100) * 20 + n_worlds++ % 20);
     setenv("MASTER_ADDR", "127.0.0.1", 1), setenv("MASTER_PORT", text, 1);
 }
 

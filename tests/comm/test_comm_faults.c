@@ -685,6 +685,15 @@ static void signal_all(pid_t (*pids)[N_SUSPENDED_RANKS], int n_jobs, int signal_
             if (pids[job][rank] > 0) kill(pids[job][rank], signal_number);
 }
 
+/* A rank that has failed never becomes ready. */
+static bool are_all_ready(const suspension *s, int n_jobs) {
+    enum { WAIT_NS = 1000000, MOST_WAITS = 60000 };
+    int n_waits = 0;
+    for (int job = 0; job < n_jobs; job++)
+        while (s[job].n_ready < N_SUSPENDED_RANKS && n_waits++ < MOST_WAITS) lksi_sleep_ns(WAIT_NS);
+    return n_waits < MOST_WAITS;
+}
+
 /* All jobs run at once, so that their waits overlap. */
 static void suspend_for_long(const suspension *cases, int n_cases) {
     enum { MOST_JOBS = 15, MOMENT_NS = 300000000 };
@@ -698,8 +707,10 @@ static void suspend_for_long(const suspension *cases, int n_cases) {
             s[n_jobs].is_starting = cases[i].is_starting;
             start_suspended(cases[i].is_on_two_hosts ? "auto" : transports[t], &s[n_jobs], pids[n_jobs]);
         }
-    for (int job = 0; job < n_jobs; job++)
-        while (s[job].n_ready < N_SUSPENDED_RANKS) lksi_sleep_ns(1000000);
+    if (!are_all_ready(s, n_jobs)) {
+        signal_all(pids, n_jobs, SIGKILL);
+        fail_msg("not all ranks of the %d jobs have started", n_jobs);
+    }
     lksi_sleep_ns(MOMENT_NS); /* the ranks are asleep by then */
     signal_all(pids, n_jobs, SIGSTOP);
     lksi_sleep_ns((SUSPENDED_TIMEOUT_MS + 500) * INT64_C(1000000));
