@@ -204,6 +204,10 @@ static void a_rank_that_goes_on_after_a_failure_ends_with_the_process(void **sta
 
 static void a_rank_that_holds_stdout_after_a_failure_ends_with_the_process(void **state) {
     (void)state;
+    if (IS_ABOUT_THREADS) { /* its own _exit flushes stdout, without a deadline */
+        print_message("skipped: ThreadSanitizer's _exit waits for stdout\n");
+        skip();
+    }
     ends_with_the_process(fail_or_hold_stdout_for_ever);
 }
 
