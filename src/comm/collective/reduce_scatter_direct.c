@@ -21,20 +21,33 @@
 #include "base/cache.h"
 #include "comm/collective/collective.h"
 
-/* Bytes [begin, begin + nbytes) of block `block`, as far as the block has them. */
-static lksi_extent piece_of(const lks_group *group, const lksi_call *call, int block, size_t begin, size_t nbytes) {
-    lksi_block_layout layout = lksi_block_layout_of(group, call);
-    lksi_extent whole = lksi_blocks(&layout, block, 1);
-    size_t before = lksi_least(begin, whole.nbytes);
-    return (lksi_extent){whole.begin + before, lksi_least(nbytes, whole.nbytes - before)};
+/* A rank's block, in elements. An lksi_block_layout is in bytes; divisions would take a fifth of a small call. */
+typedef struct rank_block {
+    size_t first, count;
+} rank_block;
+
+static rank_block block_of(const lksi_call *call, int rank) {
+    if (call->counts == NULL) return (rank_block){(size_t)rank * call->count, call->count};
+    rank_block found = {0, call->counts[rank]};
+    for (int before = 0; before < rank; before++) found.first += call->counts[before];
+    return found;
+}
+
+/* Bytes [begin, begin + nbytes) of the rank's block, as far as the block has them. */
+static lksi_extent piece_of(const lksi_call *call, int rank, size_t begin, size_t nbytes) {
+    size_t each = lksi_type_nbytes(call->type);
+    rank_block whole = block_of(call, rank);
+    size_t before = lksi_least(begin, whole.count * each);
+    return (lksi_extent){whole.first * each + before, lksi_least(nbytes, whole.count * each - before)};
 }
 
 static lks_status on_symmetric(lks_group *group, const lksi_call *call, lksi_reduction *sum) {
-    lksi_extent own = piece_of(group, call, group->rank, 0, SIZE_MAX);
+    rank_block own = block_of(call, group->rank);
+    size_t begin = own.first * lksi_type_nbytes(call->type);
     group->outputs[0] = call->out;
     for (int rank = 0; rank < group->size; rank++)
-        group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank) + own.begin;
-    lksi_reduce_range(sum, 0, own.nbytes / lksi_type_nbytes(call->type));
+        group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank) + begin;
+    lksi_reduce_range(sum, 0, own.count);
     group->progress.done_nbytes = call->nbytes;
     return lksi_meet_having_read(group);
 }
@@ -53,7 +66,7 @@ static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin, s
     lksi_chunk staged = {begin, nbytes, lksi_turn_begin(group, trial, all_nbytes)};
     for (int rank = 0; rank < group->size; rank++) {
         if (rank == group->rank && lksi_is_aligned(call->in, call->type)) continue;
-        lksi_extent piece = piece_of(group, call, rank, begin, nbytes);
+        lksi_extent piece = piece_of(call, rank, begin, nbytes);
         if (piece.nbytes > 0)
             lksi_turn_put(&staged.turn, slot_for(group, group->rank, rank), lksi_at(call->in, piece.begin),
                           piece.nbytes);
@@ -63,7 +76,7 @@ static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin, s
 }
 
 static lks_status take(lks_group *group, const lksi_call *call, const lksi_chunk *chunk, lksi_reduction *sum) {
-    lksi_extent piece = piece_of(group, call, group->rank, chunk->begin, chunk->nbytes);
+    lksi_extent piece = piece_of(call, group->rank, chunk->begin, chunk->nbytes);
     if (piece.nbytes == 0) return LKS_OK;
     for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = slot_for(group, rank, group->rank);
     if (lksi_is_aligned(call->in, call->type)) group->inputs[group->rank] = lksi_at(call->in, piece.begin);
@@ -73,17 +86,15 @@ static lks_status take(lks_group *group, const lksi_call *call, const lksi_chunk
 }
 
 lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
-    size_t each = lksi_type_nbytes(call->type);
-    lksi_block_layout layout = lksi_block_layout_of(group, call);
-    lksi_extent own = lksi_blocks(&layout, group->rank, 1);
-    if (lksi_is_small(layout.total / each, call->type))
-        return lksi_reduce_small(group, call, layout.total / each, own.begin / each, own.nbytes / each, call->out);
-    size_t longest_nbytes = lksi_block_layout_longest(group, &layout);
+    rank_block own = block_of(call, group->rank);
+    size_t total = call->counts != NULL ? call->count : (size_t)group->size * call->count;
+    if (lksi_is_small(total, call->type)) return lksi_reduce_small(group, call, total, own.first, own.count, call->out);
+    size_t each = lksi_type_nbytes(call->type), longest_nbytes = lksi_longest_count(group, call) * each;
     lksi_agreement *place = lksi_place_begin(group, &group->scatter_places, longest_nbytes);
     lksi_rounds none = {0}; /* chunks are never wide here */
     lksi_memory_way way = {on_symmetric, stage, take, .nbytes = longest_nbytes, .rounds = &none, .agreement = place};
     if (lksi_is_in_place(place) && longest_nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type))
-        way.place = lksi_place_of(group, call->in, layout.total);
+        way.place = lksi_place_of(group, call->in, total * each);
     LKS_TRY(lksi_reduce_by_memory(group, call, &way));
     lksi_place_end(place);
     return LKS_OK;

@@ -28,8 +28,10 @@ lksi_window lksi_scatter_window(const lks_group *group, const lksi_call *call, s
 }
 
 size_t lksi_longest_count(const lks_group *group, const lksi_call *call) {
-    lksi_block_layout layout = lksi_block_layout_of(group, call);
-    return lksi_block_layout_longest(group, &layout) / lksi_type_nbytes(call->type);
+    size_t longest = call->counts != NULL ? 0 : call->count;
+    for (int rank = 0; rank < group->size && call->counts != NULL; rank++)
+        if (call->counts[rank] > longest) longest = call->counts[rank];
+    return longest;
 }
 
 size_t lksi_own_count(const lks_group *group, const lksi_call *call) {
