@@ -72,14 +72,31 @@ static bool has_memory_for(size_t nbytes) {
     return n_pages <= 0 || page_nbytes <= 0 || nbytes / (size_t)page_nbytes <= (size_t)n_pages;
 }
 
-static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, bool is_text, void **data,
+/* The length of the content, plus one to see the end. A gzip file states it in its last four bytes. 0: that is more
+ * than deflate can have shrunk to the file's size. */
+static size_t expected_nbytes(gzFile file, const char *path, size_t file_nbytes) {
+    if (gzdirect(file) != 0) return file_nbytes + 1;
+    uint8_t length[4];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool is_read = fd >= 0 && file_nbytes >= 18 && pread(fd, length, 4, (off_t)file_nbytes - 4) == 4;
+    if (fd >= 0) close(fd);
+    if (!is_read) return 0;
+    size_t nbytes = (size_t)length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
+    return nbytes / 1032 <= file_nbytes ? nbytes + 1 : 0;
+}
+
+/* Binary data of `expected` bytes is read at once. The buffer grows if there are more, and with texts, so that they are
+ * not read far beyond their first NUL byte. */
+static lks_status read_all(gzFile file, const char *path, size_t expected, size_t max_nbytes, bool is_text, void **data,
                            size_t *nbytes) {
     void *buffer = NULL;
     size_t capacity = 0, filled = 0;
     lks_status status = LKS_OK;
+    if (is_text || expected < 65536 || expected - 1 > max_nbytes || !has_memory_for(expected)) expected = 65536;
     for (;;) {
-        if (filled == capacity && (!has_memory_for(3 * filled) || /* old and new buffer, while the data is copied */
-                                   lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1) != LKS_OK)) {
+        size_t wanted = filled != 0 ? 2 * filled : expected;
+        if (filled == capacity && (!has_memory_for(filled + wanted) || /* both buffers, while the data is copied */
+                                   lksi_grow(&buffer, &capacity, wanted, 1) != LKS_OK)) {
             status = lksi_error(LKS_ERR_MEMORY, "%s: out of memory after its first %zu bytes", path, filled);
             goto fail;
         }
@@ -119,7 +136,8 @@ static lks_status open_and_read(const char *path, size_t file_nbytes, size_t max
         return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be opened");
     gzbuffer(file, 1 << 17);
     lks_status status = check_size(file, path, file_nbytes, max_nbytes);
-    if (status == LKS_OK) status = read_all(file, path, max_nbytes, is_text, data, nbytes);
+    if (status == LKS_OK)
+        status = read_all(file, path, expected_nbytes(file, path, file_nbytes), max_nbytes, is_text, data, nbytes);
     gzclose(file);
     return status;
 }

@@ -257,6 +257,12 @@ void lksi_shuffle(int64_t *items, int64_t count, uint64_t seed, uint64_t stream)
 /* Fills in standard normal numbers from position first_block * 4 of the stream. All machines get the same bits. */
 void lksi_fill_normal(float *out, int64_t count, uint64_t seed, uint64_t stream, uint64_t first_block);
 
+typedef struct lksi_normal_kernels {
+    /* out (n_pairs, 2): each pair from two uniform words */
+    void (*box_muller)(float *out, const uint32_t *radii, const uint32_t *angles, size_t n_pairs);
+} lksi_normal_kernels;
+LKSI_ISA_DECLARE(lksi_normal_kernels, lksi_normal);
+
 /* --- which rank gets which samples in which step (sampler.c) --- */
 
 typedef struct lksi_sampler {

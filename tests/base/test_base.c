@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 /* Known-answer vectors published with the Random123 library (kat_vectors, philox4x32, 10 rounds). */
 static void philox_matches_the_published_vectors(void **state) {
@@ -204,6 +205,42 @@ static void a_file_is_written_whole_and_read_back(void **state) {
     assert_string_equal(lks_error_text(), "the path is empty: No such file or directory");
 }
 
+/* The length at the end of a gzip file is that of its last member only, and of nothing if the file was changed. */
+static void a_gzip_file_is_read_whole_whatever_length_it_states(void **state) {
+    (void)state;
+    char path[] = "/tmp/lockstep_test_XXXXXX";
+    int descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    close(descriptor);
+    char text[100000];
+    memset(text, 'x', sizeof text);
+    for (int n_members = 1; n_members <= 3; n_members++) {
+        gzFile file = gzopen(path, "ab");
+        assert_int_equal(gzwrite(file, text, sizeof text), sizeof text);
+        assert_int_equal(gzclose(file), Z_OK);
+        void *data;
+        size_t nbytes;
+        assert_ok(lksi_file_read(path, 3 * sizeof text, &data, &nbytes));
+        assert_int_equal(nbytes, (size_t)n_members * sizeof text);
+        for (int i = 0; i < n_members; i++)
+            assert_memory_equal((char *)data + (size_t)i * sizeof text, text, sizeof text);
+        lksi_free(data);
+        assert_int_equal(lksi_file_read(path, (size_t)n_members * sizeof text - 1, &data, &nbytes), LKS_ERR_FORMAT);
+    }
+    static const uint8_t stated[][4] = {{0, 0, 0, 0}, {1, 0, 2, 0}, {0xff, 0xff, 0xff, 0xff}};
+    for (size_t i = 0; i < sizeof stated / sizeof stated[0]; i++) {
+        int changed = open(path, O_WRONLY);
+        void *data;
+        size_t nbytes;
+        assert_true(lseek(changed, -4, SEEK_END) > 0);
+        assert_int_equal(write(changed, stated[i], 4), 4);
+        close(changed);
+        assert_int_equal(lksi_file_read(path, 3 * sizeof text, &data, &nbytes), LKS_ERR_FORMAT);
+        assert_non_null(strstr(lks_error_text(), "damaged file"));
+    }
+    unlink(path);
+}
+
 /* Both files are sparse and larger than memory. Reading one completely would fail or take for ever. */
 static void a_file_that_cannot_be_meant_is_not_read_to_its_end(void **state) {
     (void)state;
@@ -335,6 +372,7 @@ int main(void) {
         cmocka_unit_test(an_error_that_is_too_long_keeps_both_ends),
         cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),
         cmocka_unit_test(a_file_is_written_whole_and_read_back),
+        cmocka_unit_test(a_gzip_file_is_read_whole_whatever_length_it_states),
         cmocka_unit_test(a_file_that_cannot_be_meant_is_not_read_to_its_end),
         cmocka_unit_test(sha256_matches_the_standard),
         cmocka_unit_test(a_process_may_end_while_a_thread_hashes),

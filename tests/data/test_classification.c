@@ -148,6 +148,28 @@ static void normals_are_box_and_mullers(void **state) {
     assert_memory_equal(tail, normals + 20, sizeof tail);
 }
 
+static void normals_have_the_same_bits_for_all_instruction_sets(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    const lksi_normal_kernels *kernels[] = {&lksi_normal_base, &lksi_normal_avx2, &lksi_normal_avx512};
+#else
+    const lksi_normal_kernels *kernels[] = {&lksi_normal_base};
+#endif
+    enum { N = 1003 };
+    static uint32_t radii[N], angles[N];
+    static float normals[2 * N], expected[2 * N];
+    for (int i = 0; i < N; i++) {
+        radii[i] = lksi_random_u32(1, 2, (uint64_t)i), angles[i] = lksi_random_u32(1, 3, (uint64_t)i);
+        if (i < 33) radii[i] = i < 32 ? 1u << i : UINT32_MAX, angles[i] = ~radii[i];
+    }
+    kernels[0]->box_muller(expected, radii, angles, N);
+    for (int i = 0; i < 2 * N; i++) assert_true(isfinite(expected[i]));
+    for (int level = 1; level <= lksi_isa_level(); level++) {
+        kernels[level]->box_muller(normals, radii, angles, N);
+        assert_memory_equal(normals, expected, sizeof normals);
+    }
+}
+
 static void classes_are_balanced_and_some_labels_flipped(void **state) {
     (void)state;
     lks_classification_options options = far_apart;
@@ -217,6 +239,7 @@ int main(void) {
         cmocka_unit_test(every_vertex_of_a_full_hypercube_is_used),
         cmocka_unit_test(noise_is_standard_normal),
         cmocka_unit_test(normals_are_box_and_mullers),
+        cmocka_unit_test(normals_have_the_same_bits_for_all_instruction_sets),
         cmocka_unit_test(classes_are_balanced_and_some_labels_flipped),
         cmocka_unit_test(wrong_options_are_refused_by_name),
         cmocka_unit_test(an_allocation_that_fails_leaves_nothing),

@@ -5,6 +5,7 @@
 #include <lockstep/operators.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -225,6 +226,51 @@ static void assert_constant(const void *features, lks_type type, double expected
     lks_dataset_destroy(dataset);
 }
 
+/* Against sums of the samples as they read. */
+static void moments_of_bytes_are_those_of_what_they_read_as(void **state) {
+    (void)state;
+    enum { COUNT_OF_LONG = 3, PLANE = 70000 };
+    uint8_t *bytes = malloc((size_t)COUNT_OF_LONG * C * PLANE);
+    static const int32_t labels[COUNT_OF_LONG];
+    double expected[C], squares[C], mean, deviation, means[C], deviations[C], all = 0, all_squares = 0;
+    for (int c = 0; c < C; c++) {
+        expected[c] = squares[c] = 0;
+        for (int i = 0; i < COUNT_OF_LONG; i++)
+            for (int j = 0; j < PLANE; j++) {
+                uint8_t byte = c == 0 ? 255 : (uint8_t)(j % 200 + c * 10 + i);
+                bytes[((size_t)i * C + (size_t)c) * PLANE + (size_t)j] = byte;
+                double value = (double)((float)byte / 255.0f);
+                expected[c] += value, squares[c] += value * value;
+            }
+        expected[c] /= (double)COUNT_OF_LONG * PLANE, squares[c] /= (double)COUNT_OF_LONG * PLANE;
+        all += expected[c] / C, all_squares += squares[c] / C;
+    }
+    lks_dataset *dataset;
+    assert_ok(lks_dataset_create(&dataset, &(lks_dataset_options){.features = bytes,
+                                                                  .type = LKS_U8,
+                                                                  .labels = labels,
+                                                                  .count = COUNT_OF_LONG,
+                                                                  .n_features = C * PLANE,
+                                                                  .n_channels = C,
+                                                                  .height = PLANE,
+                                                                  .width = 1,
+                                                                  .n_classes = 1}));
+    assert_ok(lks_dataset_channel_moments(dataset, means, deviations));
+    for (int c = 0; c < C; c++) {
+        assert_true(fabs(means[c] - expected[c]) < 1e-10);
+        assert_true(fabs(deviations[c] - sqrt(squares[c] - expected[c] * expected[c])) < 1e-6);
+    }
+    assert_true(deviations[0] == 0);
+    assert_ok(lks_dataset_moments(dataset, &mean, &deviation));
+    assert_true(fabs(mean - all) < 1e-10);
+    assert_true(fabs(deviation - sqrt(all_squares - all * all)) < 1e-10);
+    assert_ok(lks_dataset_normalize_channels(dataset, (double[]){0, 0.5}, (double[]){1, 2}));
+    assert_ok(lks_dataset_moments(dataset, &mean, &deviation)); /* of channels in units of their own */
+    assert_true(fabs(mean - (expected[0] + (expected[1] - 0.5) / 2) / 2) < 1e-6);
+    lks_dataset_destroy(dataset);
+    free(bytes);
+}
+
 static void what_is_constant_has_a_deviation_of_0(void **state) {
     (void)state;
     enum { N = 1000 * 10 };
@@ -394,6 +440,7 @@ int main(void) {
                                        cmocka_unit_test(loaders_take_it),
                                        cmocka_unit_test(moments_are_of_features_whatever_the_targets),
                                        cmocka_unit_test(moments_keep_their_digits_far_from_0),
+                                       cmocka_unit_test(moments_of_bytes_are_those_of_what_they_read_as),
                                        cmocka_unit_test(what_is_constant_has_a_deviation_of_0),
                                        cmocka_unit_test(normalised_floats_keep_their_digits_far_from_0),
                                        cmocka_unit_test(samples_may_have_targets),
