@@ -71,14 +71,14 @@ done
 on_hosts 4 2 "$build/examples/collectives_by_hand"
 check "the collectives by hand work across hosts" all_ok
 
-train() { "$build/lockstep" run -n 4 "$build/examples/mlp" --device reference --steps 20 --quiet --summary "$work/one.json"; }
+mlp=("$build/examples/mlp" --device reference --samples 2000 --features 256 --steps 20 --quiet)
+train() { "$build/lockstep" run -n 4 "${mlp[@]}" --summary "$work/one.json"; }
 check "a model trains on one host" eval 'train >"$work/rank.0" 2>&1'
-on_hosts 4 2 "$build/examples/mlp" --device reference --steps 20 --quiet --summary "$work/two.json"
+on_hosts 4 2 "${mlp[@]}" --summary "$work/two.json"
 check "the same model trains on two hosts" all_ok
 check "to the same bits" eval '[ -n "$(summary one params_sha256)" ] && [ "$(summary one params_sha256)" = "$(summary two params_sha256)" ]'
 for strategy in bucketed sharded; do
-  on_hosts 4 2 "$build/examples/mlp" --device reference --steps 20 --quiet --strategy $strategy --bucket 65536 \
-    --summary "$work/$strategy.json"
+  on_hosts 4 2 "${mlp[@]}" --strategy $strategy --bucket 65536 --summary "$work/$strategy.json"
   check "$strategy in small buckets: it trains" all_ok
   check "$strategy in small buckets: to the same bits" \
     eval '[ -n "$(summary one params_sha256)" ] && [ "$(summary one params_sha256)" = "$(summary $strategy params_sha256)" ]'
