@@ -29,12 +29,18 @@ static int train(const trainer_flags *flags, lks_group *group, lks_device *devic
     return exit_code;
 }
 
-/* Normalises both sets by the mean and deviation of the training set. */
-static lks_status normalize(lks_dataset *train_set, lks_dataset *test_set) {
+static lks_status read_train_set(void *directory, lks_dataset **set) { return lks_dataset_mnist(set, directory, 1); }
+static lks_status read_test_set(void *directory, lks_dataset **set) { return lks_dataset_mnist(set, directory, 0); }
+
+/* Reads both sets and normalises them by the mean and deviation of the training set. */
+static lks_status read_sets(const trainer_flags *flags, lks_group *group, char *directory, lks_dataset **train_set,
+                            lks_dataset **test_set) {
     double mean, deviation;
-    lks_status status = lks_dataset_moments(train_set, &mean, &deviation);
-    if (status == LKS_OK) status = lks_dataset_normalize(train_set, mean, deviation);
-    if (status == LKS_OK) status = lks_dataset_normalize(test_set, mean, deviation);
+    lks_status status = trainer_read_set(flags, group, train_set, read_train_set, directory);
+    if (status == LKS_OK) status = trainer_read_set(flags, group, test_set, read_test_set, directory);
+    if (status == LKS_OK) status = lks_dataset_moments(*train_set, &mean, &deviation);
+    if (status == LKS_OK) status = lks_dataset_normalize(*train_set, mean, deviation);
+    if (status == LKS_OK) status = lks_dataset_normalize(*test_set, mean, deviation);
     return status;
 }
 
@@ -46,7 +52,7 @@ static int mnist(int argc, char **argv) {
                                  .value = &set,
                                  .choices = "mnist|fashion-mnist"},
                                 {.name = NULL}};
-    trainer_flags flags = {.batch = 64, .lr = 1e-3, .seed = 1, .num_threads = 1};
+    trainer_flags flags = {.batch = 64, .lr = 1e-3, .seed = 1, .num_threads = 1, .has_images = 1};
     trainer_flags_parse(&flags, own, argc, argv);
     if (flags.epochs == 0 && flags.steps == 0) flags.epochs = 5;
     lks_group *group;
@@ -58,11 +64,12 @@ static int mnist(int argc, char **argv) {
     lks_device *device = NULL;
     lks_status status = trainer_data(&flags, group, names[set], directory, sizeof directory);
     if (status == LKS_OK) status = trainer_device_create(&device, &flags, group);
-    if (status == LKS_OK) status = lks_dataset_mnist(&train_set, directory, 1);
-    if (status == LKS_OK) status = lks_dataset_mnist(&test_set, directory, 0);
-    if (status == LKS_OK) status = normalize(train_set, test_set);
-    exit_code = trainer_all_ok(group, status) ? train(&flags, group, device, train_set, test_set)
-                                              : trainer_begin_exit_code(status);
+    int is_ok = trainer_all_ok(group, status);
+    if (is_ok) {
+        status = read_sets(&flags, group, directory, &train_set, &test_set);
+        is_ok = trainer_all_ok(group, status);
+    }
+    exit_code = is_ok ? train(&flags, group, device, train_set, test_set) : trainer_begin_exit_code(status);
     lks_dataset_destroy(test_set);
     lks_dataset_destroy(train_set);
     lks_device_destroy(device);

@@ -88,11 +88,14 @@ static int train(const trainer_flags *flags, int64_t recipe, lks_group *group, l
     return exit_code;
 }
 
+static lks_status read_train_set(void *directory, lks_dataset **set) { return lks_dataset_cifar10(set, directory, 1); }
+static lks_status read_test_set(void *directory, lks_dataset **set) { return lks_dataset_cifar10(set, directory, 0); }
+
 /* Reads both sets and normalises them by the means and deviations of the training set. */
-static lks_status read_sets(const char *directory, sets *data) {
+static lks_status read_sets(const trainer_flags *flags, lks_group *group, char *directory, sets *data) {
     double *means = data->means, *deviations = data->deviations;
-    lks_status status = lks_dataset_cifar10(&data->train, directory, 1);
-    if (status == LKS_OK) status = lks_dataset_cifar10(&data->test, directory, 0);
+    lks_status status = trainer_read_set(flags, group, &data->train, read_train_set, directory);
+    if (status == LKS_OK) status = trainer_read_set(flags, group, &data->test, read_test_set, directory);
     if (status == LKS_OK) status = lks_dataset_channel_moments(data->train, means, deviations);
     if (status == LKS_OK) status = lks_dataset_normalize_channels(data->train, means, deviations);
     if (status == LKS_OK) status = lks_dataset_normalize_channels(data->test, means, deviations);
@@ -108,7 +111,7 @@ static int resnet9_main(int argc, char **argv) {
          .choices = "plain|fast"},
         {.name = NULL},
     };
-    trainer_flags flags = {.batch = 128, .seed = 1, .num_threads = 1, .has_batch_norm = 1};
+    trainer_flags flags = {.batch = 128, .seed = 1, .num_threads = 1, .has_images = 1, .has_batch_norm = 1};
     trainer_flags_parse(&flags, own, argc, argv);
     if (flags.lr == 0) flags.lr = recipe == PLAIN ? 1e-3 : 1e-2;
     if (flags.epochs == 0 && flags.steps == 0) flags.epochs = recipe == PLAIN ? 10 : 30;
@@ -121,9 +124,12 @@ static int resnet9_main(int argc, char **argv) {
     lks_device *device = NULL;
     lks_status status = trainer_data(&flags, group, "cifar-10", directory, sizeof directory);
     if (status == LKS_OK) status = trainer_device_create(&device, &flags, group);
-    if (status == LKS_OK) status = read_sets(directory, &data);
-    exit_code =
-        trainer_all_ok(group, status) ? train(&flags, recipe, group, device, &data) : trainer_begin_exit_code(status);
+    int is_ok = trainer_all_ok(group, status);
+    if (is_ok) {
+        status = read_sets(&flags, group, directory, &data);
+        is_ok = trainer_all_ok(group, status);
+    }
+    exit_code = is_ok ? train(&flags, recipe, group, device, &data) : trainer_begin_exit_code(status);
     lks_dataset_destroy(data.test);
     lks_dataset_destroy(data.train);
     lks_device_destroy(device);

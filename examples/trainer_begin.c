@@ -208,3 +208,8 @@ lks_status trainer_data(const trainer_flags *flags, lks_group *group, const char
     snprintf(directory, nbytes, "%s", flags->data);
     return LKS_OK;
 }
+
+lks_status trainer_read_set(const trainer_flags *flags, lks_group *group, lks_dataset **set, lks_read_dataset read,
+                            char *directory) {
+    return flags->shares_data ? lks_dataset_share(set, group, read, directory) : read(directory, set);
+}

@@ -122,16 +122,18 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
     flags->num_threads = defaults->num_threads;
 }
 
-enum { N_SHARED = 31 };
+enum { N_SHARED = 32 };
 
 /* Lists the flags that all examples share, as --help shows them. An entry without a name ends the list. */
 static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
     const char *data = "the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)";
     const char *download = "download the data set if it is missing, once per host (see lockstep help data)";
+    const char *share = "one rank of a host reads the data set for all its ranks: less memory where there are many";
     const char *sync = "batch norms use the statistics of all ranks' samples";
     const trainer_flag shared[N_SHARED] = {
         {"--data", f->makes_data ? NULL : data, .text = &f->data, .unit = "DIR", .may_differ = 1},
         {"--download", f->makes_data ? NULL : download, .is_set = &f->downloads},
+        {"--share-data", f->has_images ? share : NULL, .is_set = &f->shares_data},
         {"--epochs", "passes over the training data", &f->epochs, 1, 1000000, .unit = "N"},
         {"--steps", "stop after N steps", &f->steps, 1, INT32_MAX, .unit = "N"},
         {"--batch", "samples in one step, over all ranks", &f->batch, 1, INT32_MAX, .unit = "N"},
@@ -198,6 +200,7 @@ static void refuse_combinations(trainer_flags *flags) {
     if (flags->makes_data && (flags->data != NULL || flags->downloads))
         refuse(flags, "%s: samples are made from the seed, there is no data set",
                flags->data != NULL ? "--data" : "--download");
+    if (flags->shares_data && !flags->has_images) refuse(flags, "--share-data: only sets of images are shared");
     if (flags->syncs_batch_norm && !flags->has_batch_norm)
         refuse(flags, "--sync-batch-norm: the model has no batch norm");
     if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)

@@ -28,6 +28,8 @@ typedef struct trainer_flags {
     int is_quiet, prints_program, checks_gradients;
     int downloads;        /* whether a missing data set is downloaded */
     int makes_data;       /* whether the example generates its samples; set by the caller */
+    int has_images;       /* whether the data set is an lks_dataset that is read from files; set by the caller */
+    int shares_data;      /* whether one rank of a host reads it for all */
     int has_batch_norm;   /* whether the example's model has batch norms; set by the caller */
     int syncs_batch_norm; /* whether batch norms use the statistics of all ranks' samples */
     char error[512];      /* what is wrong with the command line; empty: nothing */

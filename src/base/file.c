@@ -77,8 +77,9 @@ static bool has_memory_for(size_t nbytes) {
 static size_t expected_nbytes(gzFile file, const char *path, size_t file_nbytes) {
     if (gzdirect(file) != 0) return file_nbytes + 1;
     uint8_t length[4];
+    if (file_nbytes < 18) return 0; /* also a pipe, which can be opened only once */
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool is_read = fd >= 0 && file_nbytes >= 18 && pread(fd, length, 4, (off_t)file_nbytes - 4) == 4;
+    bool is_read = fd >= 0 && pread(fd, length, 4, (off_t)file_nbytes - 4) == 4;
     if (fd >= 0) close(fd);
     if (!is_read) return 0;
     size_t nbytes = (size_t)length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;

@@ -24,6 +24,7 @@ typedef struct lksi_samples {
     float *targets;       /* (N, M); NULL if there are labels */
     lks_read_sample read; /* the caller's function, and its context */
     void *context;
+    lks_group *host; /* its shared memory holds the arrays (share.c); NULL: they are this rank's alone */
 } lksi_samples;
 
 enum { LKSI_MAX_CHANNELS = 4 };

@@ -12,6 +12,7 @@ static void release_samples(lksi_samples *samples) {
         lksi_free(samples->labels);
         lksi_free(samples->targets);
     }
+    lks_group_destroy(samples->host);
     lksi_free(samples);
 }
 

@@ -99,7 +99,8 @@ static lks_status measure(const lks_dataset *dataset, int64_t n_parts, double *m
     lksi_free(row);
     lksi_free(buffer);
     LKS_TRY(status);
-    double n = (double)dataset->count * (double)(dataset->n_features / n_parts);
+    int64_t part = dataset->n_features / n_parts;
+    double n = (double)dataset->count * (double)part;
     for (int64_t p = 0; p < n_parts; p++) finish(&totals[p], n, &means[p], &deviations[p]);
     return LKS_OK;
 }

@@ -83,7 +83,7 @@ static bool is_of_others(const lks_group *group, lks_type type, lks_operator op)
     static const char *const transports[] = {"thread", "shm", "tcp"};
     if (lks_group_size(group) <= 9) return false;
     for (unsigned i = 0; i < 3; i++)
-        if (strcmp(lks_group_transport(group), transports[i]) == 0) return (type + op) % 3 != i;
+        if (strcmp(lks_group_transport(group), transports[i]) == 0) return ((unsigned)type + (unsigned)op) % 3 != i;
     return false;
 }
 

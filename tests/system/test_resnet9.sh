@@ -52,6 +52,11 @@ run "$resnet9" --recipe slow
 check "an unknown recipe is refused" eval '[ $status = 2 ] && grep -q -- "--recipe cannot be .slow." "$work/err"'
 run "$build/examples/mlp" --sync-batch-norm
 check "a model without batch norm has none to synchronise" refused 2 '--sync-batch-norm: the model has no batch norm'
+run "$build/examples/mlp" --share-data
+check "samples that are made are not shared" refused 2 '--share-data: only sets of images are shared'
+run "$lockstep" run -n 3 "$resnet9" --share-data --data "$work/nowhere" --steps 1
+check "shared data that cannot be read are an error, said once" \
+  eval 'refused 1 "^lockstep: $work/nowhere: no such directory" && [ "$(grep -c nowhere "$work/err")" = 1 ]'
 run "$resnet9" --sync-batch-norm --grains 2
 check "grains and synchronised batch norms are refused together" refused 2 '--grains and --sync-batch-norm exclude each other'
 
@@ -75,8 +80,8 @@ done
 run "$lockstep" run -n 2 "$resnet9" --data "$directory" --recipe fast --epochs 1 --summary "$work/fast"
 check "the fast recipe learns, too ($(value "$work/fast" test_accuracy))" at_least "$(value "$work/fast" test_accuracy)" 0.44
 run "$lockstep" run -n 2 "$resnet9" --data "$directory" --recipe fast --steps 40 --summary "$work/first"
-run "$lockstep" run -n 2 --threads "$resnet9" --data "$directory" --recipe fast --steps 40 --summary "$work/second"
-check "augmented runs repeat to the bit" same "$(value "$work/first" params_sha256)" "$(value "$work/second" params_sha256)"
+run "$lockstep" run -n 2 --threads "$resnet9" --data "$directory" --recipe fast --steps 40 --summary "$work/second" --share-data
+check "augmented runs repeat to the bit, on shared data, too" same "$(value "$work/first" params_sha256)" "$(value "$work/second" params_sha256)"
 
 # The loss of the first step precedes any update, so it depends only on the statistics of the batch.
 losses=
@@ -91,7 +96,7 @@ check "synchronised, one rank is as without ($one $one_sync)" near "$one_sync" "
 check "synchronised, two ranks' first loss is one's ($two_sync)" near "$two_sync" "$one" 1e-5
 check "synchronised, three ranks' first loss is one's ($three_sync)" near "$three_sync" "$one" 1e-5
 check "not synchronised, it is not ($two $three)" eval '! near "$two" "$one" 1e-4 && ! near "$three" "$one" 1e-4'
-run "$lockstep" run -n 2 "$resnet9" --data "$directory" --sync-batch-norm --steps 40 --summary "$work/first"
+run "$lockstep" run -n 2 "$resnet9" --data "$directory" --sync-batch-norm --steps 40 --summary "$work/first" --share-data
 run "$lockstep" run -n 2 --threads "$resnet9" --data "$directory" --sync-batch-norm --steps 40 --summary "$work/second"
 check "synchronised runs repeat to the bit" same "$(value "$work/first" params_sha256)" "$(value "$work/second" params_sha256)"
 
