@@ -109,8 +109,10 @@ typedef struct lks_classification_options {
  *             linear mixing of the informative features. */
 LKS_API lks_status lks_dataset_classification(lks_dataset **dataset, const lks_classification_options *options);
 
-/* Creates a data set, for lks_dataset_share: reads files, makes slices, normalises. *dataset is ignored after an error.
- */
+/* Creates a data set, for lks_dataset_share: reads files, makes slices, normalises.
+ *
+ * It is called on some ranks only, so it makes no collective calls. *dataset is ignored after an error. Borrowed arrays
+ * (is_borrowed) must stay as long as the shared set, because a rank that shares with nobody uses them. */
 typedef lks_status (*lks_read_dataset)(void *context, lks_dataset **dataset);
 
 /* Reads a data set once per host: the first rank of each host calls `read`, and all its ranks use one copy.
@@ -118,17 +120,16 @@ typedef lks_status (*lks_read_dataset)(void *context, lks_dataset **dataset);
  *     static lks_status read_train(void *directory, lks_dataset **set) { return lks_dataset_mnist(set, directory, 1); }
  *     LKS_CHECK(lks_dataset_share(&train_set, world, read_train, directory));
  *
- * The host then has one copy in memory instead of one per rank. A start takes the time of one reading and of the copy
- * to shared memory. That is less than if all read, except where every rank has a CPU of its own. Ranks that share no
- * memory (transports tcp and mpi, where they were asked for) call `read` each.
+ * The host then has one copy in memory instead of one per rank. A start takes the time of one reading and of a copy to
+ * shared memory. Ranks that share no memory (transports tcp and mpi, where they were asked for) call `read` each.
  * Collective: over `group`. While a rank reads, the others wait for it under the group's deadline.
  * Memory:     the arrays, in shared memory; while they are copied there, also those that `read` has made, whose set is
  *             then destroyed. Slices and normalisations of the new set are each rank's own.
- * Ownership:  the caller owns *dataset. It may outlive `group`, and holds a group of the ranks of the host (cost: see
- *             lks_group_split).
- * Errors:     that of `read`, on all ranks. The text names the rank where it occurred, unless rank 0 reads for all.
- *             `group` remains usable. LKS_ERR_ARGUMENT: `read` gave no data set, or one with a read function. Those of
- *             lks_shared_alloc. */
+ * Ownership:  the caller owns *dataset. It holds a group of the ranks of the host (cost: see lks_group_split), so it
+ * may outlive `group`, but must be destroyed before the rank's thread ends and before MPI_Finalize. Errors:     that of
+ * `read`, on all ranks. The text names the rank where it occurred, unless rank 0 reads for all. LKS_ERR_ARGUMENT:
+ * `read` gave no data set, or one with a read function. LKS_ERR_MEMORY. `group` remains usable after these. Those of
+ * lks_group_split. */
 LKS_API lks_status lks_dataset_share(lks_dataset **dataset, lks_group *group, lks_read_dataset read, void *context);
 
 /* Creates a data set of the samples [begin, end) of `dataset`.

@@ -72,8 +72,10 @@ static bool has_memory_for(size_t nbytes) {
     return n_pages <= 0 || page_nbytes <= 0 || nbytes / (size_t)page_nbytes <= (size_t)n_pages;
 }
 
-/* The length of the content, plus one to see the end. A gzip file states it in its last four bytes. 0: that is more
- * than deflate can have shrunk to the file's size. */
+/* Data sets shrink to a fifth. What states a much greater length is damaged, or grows while it is read. */
+enum { MOST_RATIO = 16 };
+
+/* The length of the content, plus one to see the end. A gzip file states it in its last four bytes. 0: unknown. */
 static size_t expected_nbytes(gzFile file, const char *path, size_t file_nbytes) {
     if (gzdirect(file) != 0) return file_nbytes + 1;
     uint8_t length[4];
@@ -83,7 +85,7 @@ static size_t expected_nbytes(gzFile file, const char *path, size_t file_nbytes)
     if (fd >= 0) close(fd);
     if (!is_read) return 0;
     size_t nbytes = (size_t)length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
-    return nbytes / 1032 <= file_nbytes ? nbytes + 1 : 0;
+    return nbytes / MOST_RATIO <= file_nbytes ? nbytes + 1 : 0;
 }
 
 /* Binary data of `expected` bytes is read at once. The buffer grows if there are more, and with texts, so that they are

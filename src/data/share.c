@@ -115,7 +115,7 @@ static lks_status share(lks_group *host, const lks_dataset *own, lks_dataset **d
 /* *dataset is NULL after an error, and on ranks whose first rank had one. */
 static lks_status read_on_host(lks_group *host, lks_read_dataset read, void *context, lks_dataset **dataset) {
     *dataset = NULL;
-    if (lks_group_size(host) == 1 || !lks_symmetric_supported(host)) {
+    if (lks_group_size(host) == 1) {
         lks_status status = call(read, context, dataset);
         lks_group_destroy(host);
         return status;
@@ -132,27 +132,34 @@ static lks_status read_on_host(lks_group *host, lks_read_dataset read, void *con
     return status;
 }
 
-/* Returns on all ranks the error of the first one that has one. The text names that rank, unless it is rank 0 and reads
- * for all. */
+/* Returns an error on all ranks if one has one: their own, or that of the first. Its text names that rank, unless it is
+ * rank 0 and reads for all. */
 static lks_status agree(lks_group *group, lks_status mine) {
     struct {
         lks_status status;
         char text[LKSI_ERROR_TEXT_NBYTES];
     } reason = {.status = mine};
-    int32_t size = lks_group_size(group), failed = mine == LKS_OK ? size : lks_group_rank(group);
-    lksi_error_keep(reason.text);
-    LKS_TRY(lks_all_reduce(group, &failed, &failed, 1, LKS_I32, LKS_MIN, NULL));
-    if (failed == size) return LKS_OK;
-    LKS_TRY(lks_broadcast(group, &reason, sizeof reason, LKS_U8, failed, NULL));
+    char own[LKSI_ERROR_TEXT_NBYTES];
+    int32_t rank = lks_group_rank(group), size = lks_group_size(group), failed = mine == LKS_OK ? size : rank;
+    lksi_error_keep(own);
+    memcpy(reason.text, own, sizeof own);
+    lks_status told = lks_all_reduce(group, &failed, &failed, 1, LKS_I32, LKS_MIN, NULL);
+    if (told == LKS_OK && failed == size) return LKS_OK;
+    if (told == LKS_OK) told = lks_broadcast(group, &reason, sizeof reason, LKS_U8, failed, NULL);
+    if (mine != LKS_OK && (told != LKS_OK || failed != rank)) {
+        lksi_error_restore(own);
+        return mine;
+    }
+    LKS_TRY(told);
     if (failed == 0 && group->n_hosts == 1) return lksi_error(reason.status, "%s", reason.text);
-    return lksi_error(reason.status, "rank %d: %s", failed, reason.text);
+    return lksi_error(reason.status, "rank %d: %s", lksi_world_rank(group, failed), reason.text);
 }
 
 lks_status lks_dataset_share(lks_dataset **dataset, lks_group *group, lks_read_dataset read, void *context) {
     LKS_TRY(lksi_check_given("dataset_share", "dataset", dataset));
     LKS_TRY(lksi_check_given("dataset_share", "group", group));
     LKS_TRY(lksi_check_given("dataset_share", "read", (const void *)(uintptr_t)read));
-    lks_group *host;
+    lks_group *host; /* of ranks that share memory: others have hosts of their own */
     lks_dataset *created;
     LKS_TRY(lks_group_split(group, group->host_of[group->rank], 0, &host));
     lks_status status = agree(group, read_on_host(host, read, context, &created));

@@ -205,39 +205,43 @@ static void a_file_is_written_whole_and_read_back(void **state) {
     assert_string_equal(lks_error_text(), "the path is empty: No such file or directory");
 }
 
-/* The length at the end of a gzip file is that of its last member only, and of nothing if the file was changed. */
+/* The length at the end of a gzip file is that of its last member only, and any number if the file was changed or cut.
+ */
 static void a_gzip_file_is_read_whole_whatever_length_it_states(void **state) {
     (void)state;
+    enum { MOST = 1 << 20 };
     char path[] = "/tmp/lockstep_test_XXXXXX";
     int descriptor = mkstemp(path);
     assert_true(descriptor >= 0);
     close(descriptor);
-    char text[100000];
-    memset(text, 'x', sizeof text);
-    for (int n_members = 1; n_members <= 3; n_members++) {
+    unsigned char text[100000];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = (unsigned char)lksi_random_u32(1, 2, i);
+    void *data;
+    size_t nbytes;
+    for (size_t n_members = 1; n_members <= 3; n_members++) {
         gzFile file = gzopen(path, "ab");
         assert_int_equal(gzwrite(file, text, sizeof text), sizeof text);
         assert_int_equal(gzclose(file), Z_OK);
-        void *data;
-        size_t nbytes;
-        assert_ok(lksi_file_read(path, 3 * sizeof text, &data, &nbytes));
-        assert_int_equal(nbytes, (size_t)n_members * sizeof text);
-        for (int i = 0; i < n_members; i++)
-            assert_memory_equal((char *)data + (size_t)i * sizeof text, text, sizeof text);
+        assert_ok(lksi_file_read(path, n_members * sizeof text, &data, &nbytes));
+        assert_int_equal(nbytes, n_members * sizeof text);
+        for (size_t i = 0; i < n_members; i++) assert_memory_equal((char *)data + i * sizeof text, text, sizeof text);
         lksi_free(data);
-        assert_int_equal(lksi_file_read(path, (size_t)n_members * sizeof text - 1, &data, &nbytes), LKS_ERR_FORMAT);
+        assert_int_equal(lksi_file_read(path, n_members * sizeof text - 1, &data, &nbytes), LKS_ERR_FORMAT);
+        assert_non_null(strstr(lks_error_text(), "holds more than"));
     }
-    static const uint8_t stated[][4] = {{0, 0, 0, 0}, {1, 0, 2, 0}, {0xff, 0xff, 0xff, 0xff}};
+    /* nothing; less and more than there is; more than is allowed */
+    static const uint8_t stated[][4] = {{0, 0, 0, 0}, {1, 0, 2, 0}, {0, 0, 8, 0}, {0xff, 0xff, 0xff, 0xff}};
     for (size_t i = 0; i < sizeof stated / sizeof stated[0]; i++) {
         int changed = open(path, O_WRONLY);
-        void *data;
-        size_t nbytes;
         assert_true(lseek(changed, -4, SEEK_END) > 0);
         assert_int_equal(write(changed, stated[i], 4), 4);
         close(changed);
-        assert_int_equal(lksi_file_read(path, 3 * sizeof text, &data, &nbytes), LKS_ERR_FORMAT);
+        assert_int_equal(lksi_file_read(path, MOST, &data, &nbytes), LKS_ERR_FORMAT);
         assert_non_null(strstr(lks_error_text(), "damaged file"));
     }
+    assert_int_equal(truncate(path, 150000), 0);
+    assert_int_equal(lksi_file_read(path, MOST, &data, &nbytes), LKS_ERR_FORMAT);
+    assert_non_null(strstr(lks_error_text(), "truncated gzip file"));
     unlink(path);
 }
 

@@ -158,25 +158,25 @@ static void each_host_reads_once(void **state) {
 }
 
 static int an_error_is_everybodys(int rank, int size, void *argument) {
-    plan *p = argument;
+    plan p = {.type = LKS_U8}; /* of each rank thread */
     lks_group *world;
     lks_dataset *shared = NULL;
-    (void)rank, (void)size;
+    (void)rank, (void)size, (void)argument;
     MUST_OK(lks_init(&world, NULL));
-    p->fails = LKS_ERR_FORMAT;
-    MUST(lks_dataset_share(&shared, world, read_plan, p) == LKS_ERR_FORMAT && shared == NULL);
+    p.fails = LKS_ERR_FORMAT;
+    MUST(lks_dataset_share(&shared, world, read_plan, &p) == LKS_ERR_FORMAT && shared == NULL);
     MUST(strcmp(lks_error_text(), "image 3 is blue") == 0);
     MUST_OK(lks_barrier(world, NULL));
-    p->fails = LKS_ERR_FILE;
-    MUST(lks_dataset_share(&shared, world, read_plan, p) == LKS_ERR_FILE && shared == NULL);
+    p.fails = LKS_ERR_FILE;
+    MUST(lks_dataset_share(&shared, world, read_plan, &p) == LKS_ERR_FILE && shared == NULL);
     MUST_SAY("dataset_share: `read`");
     MUST_OK(lks_barrier(world, NULL));
-    p->fails = LKS_OK, p->gives_nothing = true;
-    MUST(lks_dataset_share(&shared, world, read_plan, p) == LKS_ERR_ARGUMENT);
+    p.fails = LKS_OK, p.gives_nothing = true;
+    MUST(lks_dataset_share(&shared, world, read_plan, &p) == LKS_ERR_ARGUMENT);
     MUST_SAY("`read` gave no data set");
     MUST_OK(lks_barrier(world, NULL));
-    p->gives_nothing = false, p->reads = true;
-    MUST(lks_dataset_share(&shared, world, read_plan, p) == LKS_ERR_ARGUMENT);
+    p.gives_nothing = false, p.reads = true;
+    MUST(lks_dataset_share(&shared, world, read_plan, &p) == LKS_ERR_ARGUMENT);
     MUST_SAY("a data set with a read function has no arrays to share");
     MUST_OK(lks_barrier(world, NULL)); /* the group remains usable */
     lks_group_destroy(world);
@@ -185,11 +185,40 @@ static int an_error_is_everybodys(int rank, int size, void *argument) {
 
 static void an_error_of_one_is_everybodys(void **state) {
     (void)state;
-    plan p = {.type = LKS_U8, .n_reads = -1};
-    assert_int_equal(an_error_is_everybodys(0, 1, &p), 0);
-    if (IS_ABOUT_THREADS) return;
-    p = (plan){.type = LKS_U8, .n_reads = -1};
-    run_processes(3, an_error_is_everybodys, &p);
+    assert_int_equal(an_error_is_everybodys(0, 1, NULL), 0);
+    run_threads(3, an_error_is_everybodys, NULL);
+    if (!IS_ABOUT_THREADS) run_processes(3, an_error_is_everybodys, NULL);
+}
+
+/* World ranks 1 and 2 share; the first of them dies while it reads. */
+static lks_status die(void *context, lks_dataset **dataset) {
+    (void)context, (void)dataset;
+    raise(SIGKILL);
+    return LKS_OK;
+}
+
+static int a_death_is_named(int rank, int size, void *argument) {
+    lks_group *world, *pair;
+    lks_dataset *shared;
+    (void)size, (void)argument;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_group_split(world, rank == 0 ? -1 : 0, 0, &pair));
+    if (rank != 0) {
+        MUST(lks_dataset_share(&shared, pair, die, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 1 ");
+    }
+    lks_group_destroy(pair);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_dies_while_it_reads_is_named(void **state) {
+    (void)state;
+    if (IS_ABOUT_THREADS) skip();
+    pid_t pids[3];
+    set_master_environment();
+    for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, a_death_is_named, NULL);
+    await_processes(pids, 3, 1);
 }
 
 static void assert_null_is_named(lks_status status, const char *text) {
@@ -210,9 +239,8 @@ static void what_is_not_given_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sharing_changes_no_sample),
-        cmocka_unit_test(each_host_reads_once),
-        cmocka_unit_test(an_error_of_one_is_everybodys),
+        cmocka_unit_test(sharing_changes_no_sample),     cmocka_unit_test(each_host_reads_once),
+        cmocka_unit_test(an_error_of_one_is_everybodys), cmocka_unit_test(a_rank_that_dies_while_it_reads_is_named),
         cmocka_unit_test(what_is_not_given_is_named),
     };
     return run_group(tests);
