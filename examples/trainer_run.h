@@ -50,9 +50,7 @@ int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **ar
  * downloaded first. The call is then collective, and an error is the same on all ranks. */
 lks_status trainer_data(const trainer_flags *flags, lks_group *group, const char *name, char *directory, size_t nbytes);
 
-/* Reads a data set, with --share-data once per host. The call is then collective, and an error is the same on all
- * ranks.
- */
+/* Reads a data set. With --share-data it is read once per host. The call is then collective. */
 lks_status trainer_read_set(const trainer_flags *flags, lks_group *group, lks_dataset **set, lks_read_dataset read,
                             char *directory);
 

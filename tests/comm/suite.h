@@ -77,18 +77,6 @@ static bool is_offered(const lks_group *group, const conformance_case *c) {
     return strcmp(c->algorithm, "native") != 0 || lksi_native_obstacle(group, &call) == NULL;
 }
 
-/* A small case is mostly the switches between the ranks that share a CPU. So in large worlds each transport has a third
- * of the types and operators of each algorithm, another third with 13 ranks than with 16. */
-static bool is_of_others(const lks_group *group, lks_type type, lks_operator op) {
-    static const char *const transports[] = {"thread", "shm", "tcp"};
-    unsigned size = (unsigned)lks_group_size(group);
-    if (size <= 9) return false;
-    for (unsigned i = 0; i < 3; i++)
-        if (strcmp(lks_group_transport(group), transports[i]) == 0)
-            return ((unsigned)type + (unsigned)op + size / 3) % 3 != i;
-    return false;
-}
-
 /* Small counts run with all types and operators. Each large count runs with one type and operator. */
 static int check_algorithm(lks_group *group, const memory *m, const lksi_operation *operation, const char *algorithm,
                            stepper *s) {
@@ -99,7 +87,6 @@ static int check_algorithm(lks_group *group, const memory *m, const lksi_operati
             conformance_case c = {
                 .operation = operation, .algorithm = algorithm, .type = (lks_type)type, .op = (lks_operator)op};
             if (!oracle_is_defined(c.type, c.op) || !is_offered(group, &c)) continue;
-            if (is_of_others(group, c.type, c.op)) continue;
             MUST(run_case(group, m, &c, s, false) == 0);
         }
     for (int i = 0; i < n_large; i++) {
