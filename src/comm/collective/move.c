@@ -98,6 +98,7 @@ static lks_status by_lines(const mover *m, size_t most_nbytes) {
     lksi_shown shown = {most_nbytes, 0, most_nbytes};
     LKS_TRY(m->move->sources == LKSI_ROOT ? lksi_post_and_hear(group, m->call, m->call->root, shown)
                                           : lksi_post_wait_and_collect(group, m->call, shown));
+    lksi_shown_take_over(group, shown);
     for (int source = 0; source < group->size; source++) {
         if (source == rank || !is_read(m, source)) continue;
         lksi_extent block = block_of(m, source, rank);

@@ -41,8 +41,9 @@ static size_t index_of_exchange(const lks_group *group, uint64_t exchange) {
     return (group->last_post - (group->n_exchanges - exchange)) & (group->n_posts - 1);
 }
 
+/* Since a crosswise exchange that is not checked yet, there was no other. */
 static lksi_post *post_of_exchange(const lks_group *group, int rank, uint64_t exchange) {
-    return &group->control->seats[rank].posts[index_of_exchange(group, exchange)];
+    return &group->control->seats[rank ^ (exchange == group->last_crossed)].posts[index_of_exchange(group, exchange)];
 }
 
 static lksi_ahead *ahead_of_exchange(const lks_group *group, int rank, uint64_t exchange) {
@@ -52,6 +53,12 @@ static lksi_ahead *ahead_of_exchange(const lks_group *group, int rank, uint64_t 
 /* This rank's combined fingerprint of all calls up to `exchange`. */
 static uint64_t *own_fingerprint(lks_group *group, uint64_t exchange) {
     return &group->own_fingerprints[exchange % LKSI_N_POSTS];
+}
+
+/* A rank does not read its own line, because the other rank of a pair may write its next line there. */
+static uint64_t shown_fingerprint(const lks_group *group, int rank, uint64_t exchange) {
+    if (rank == group->rank) return group->own_fingerprints[exchange % LKSI_N_POSTS];
+    return post_of_exchange(group, rank, exchange)->fingerprint;
 }
 
 /* Describes the call of a rank that ran ahead. The two ranks agreed up to the exchange before, so the fingerprint of
@@ -71,6 +78,7 @@ static void describe_ahead(lks_group *group, int rank, uint64_t exchange, char *
 }
 
 static bool has_shown(const lks_group *group, int rank, uint64_t exchange) {
+    if (rank == group->rank) return exchange <= group->n_exchanges;
     return atomic_load_explicit(&post_of_exchange(group, rank, exchange)->counter, memory_order_acquire) >= exchange;
 }
 
@@ -79,10 +87,9 @@ static bool has_shown(const lks_group *group, int rank, uint64_t exchange) {
 static bool find_difference(const lks_group *group, uint64_t exchange, int *first, int *second) {
     *first = 0;
     while (*first < group->rank && !has_shown(group, *first, exchange)) ++*first;
-    uint64_t fingerprint = post_of_exchange(group, *first, exchange)->fingerprint;
+    uint64_t fingerprint = shown_fingerprint(group, *first, exchange);
     for (*second = *first + 1; *second < group->size; ++*second)
-        if (has_shown(group, *second, exchange) &&
-            post_of_exchange(group, *second, exchange)->fingerprint != fingerprint)
+        if (has_shown(group, *second, exchange) && shown_fingerprint(group, *second, exchange) != fingerprint)
             return true;
     return false;
 }
@@ -135,12 +142,13 @@ static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agree
     uint64_t own = *own_fingerprint(group, exchange);
     size_t counter = offsetof(lksi_seat, posts) + index_of_exchange(group, exchange) * sizeof(lksi_post);
     *is_agreed = true;
-    if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, counter, exchange));
+    if (!group->may_spin && !group->is_pair) LKS_TRY(lksi_wait_by_turns(group, counter, exchange));
     for (int rank = 0; rank < group->size; rank++) {
         const lksi_post *post = post_of_exchange(group, rank, exchange);
         if (rank == group->rank) continue;
         LKS_TRY(lksi_wait_counting(group, &post->counter, exchange, rank, n_in_vain));
         *is_agreed &= post->fingerprint == own;
+        if (lksi_is_handed_over(group)) lksi_ask_to_write(post);
     }
     return LKS_OK;
 }
@@ -198,10 +206,12 @@ static lks_status check_before(lks_group *group, const lksi_call *call, uint64_t
 static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, const lksi_ahead *ahead) {
     lksi_post *mine = lksi_post_next(group);
     uint64_t exchange = group->n_exchanges + 1;
+    bool is_crossed = lksi_seat_next(group, group->rank) != group->own_seat;
     LKS_TRY(check_before(group, call, exchange));
     uint64_t fingerprint = fingerprint_base * *own_fingerprint(group, exchange - 1) + call->fingerprint;
     group->last_post = lksi_next_post(group);
     group->n_exchanges = exchange;
+    if (is_crossed) group->last_crossed = exchange;
     group->n_waited = ahead == NULL && !call->operation->is_rooted ? group->n_waited + 1 : 0;
     mine->fingerprint = *own_fingerprint(group, exchange) = fingerprint;
     mine->place = group->own_post.place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
@@ -225,7 +235,7 @@ lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, l
     LKS_TRY(show(group, call, 0, NULL));
     for (int i = n_turns; i > 0; i--) __asm__ volatile(""); /* keeps the compiler from removing the loop */
     for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank) lksi_shown_ask(group, rank, group->last_post, shown);
+        if (rank != group->rank) lksi_shown_ask(lksi_seat_last(group, rank), group->last_post, shown);
     LKS_TRY(check_up_to(group, call, group->n_exchanges, &n_in_vain));
     bool is_a_little_early = n_in_vain > 0 && n_in_vain < LKSI_MOST_LOOKS;
     n_turns += is_a_little_early ? TURNS_MORE : -TURNS_LESS;
@@ -268,7 +278,7 @@ lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call, size
 
 lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown) {
     bool is_ahead = false;
-    lksi_shown_ask(group, rank, lksi_next_post(group), shown);
+    lksi_shown_ask(lksi_seat_next(group, rank), lksi_next_post(group), shown);
     LKS_TRY(run_ahead(group, call, &is_ahead));
     uint64_t exchange = group->n_exchanges;
     const lksi_post *post = post_of_exchange(group, rank, exchange);
@@ -283,12 +293,17 @@ lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank,
 }
 
 lks_status lksi_meet(lks_group *group) {
-    lksi_seat *seats = group->control->seats;
     uint64_t meet = ++group->n_meets;
-    lksi_publish(group->control, &group->own_seat->meets.value, meet, group->seat);
-    if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, offsetof(lksi_seat, meets), meet));
-    for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
+    lksi_seat *seats = group->control->seats;
+    bool is_crossed = group->is_pair && meet % 2 != 0;
+    lksi_publish(group->control, &seats[group->rank ^ is_crossed].meets.value, meet, group->seat);
+    if (!group->may_spin && !group->is_pair) LKS_TRY(lksi_wait_by_turns(group, offsetof(lksi_seat, meets), meet));
+    for (int rank = 0; rank < group->size; rank++) {
+        const _Atomic uint64_t *theirs = &seats[rank ^ is_crossed].meets.value;
+        if (rank == group->rank) continue;
+        LKS_TRY(lksi_wait(group, theirs, meet, rank));
+        if (group->is_pair) lksi_ask_to_write((const void *)theirs);
+    }
     return LKS_OK;
 }
 

@@ -2,20 +2,35 @@
 #ifndef LKSI_EXCHANGE_H
 #define LKSI_EXCHANGE_H
 
+#include "base/cache.h"
 #include "comm/group.h"
 
 #include <string.h>
 
+/* Whether lines change hands in the next exchange (exchange.c): each of two ranks shows the line that it read in the
+ * last exchange. */
+static inline bool lksi_is_handed_over(const lks_group *group) { return group->is_pair && group->n_waited > 0; }
 /* The index of the lines of the next exchange, the same for all ranks. Indices cycle through n_posts, or through
  * LKSI_LEAST_POSTS in a row of calls in which all ranks wait for all (exchange.c). */
 static inline uint32_t lksi_next_post(const lks_group *group) {
     uint32_t next = group->last_post + 1;
-    if (group->n_waited >= LKSI_LEAST_POSTS)
+    if (lksi_is_handed_over(group))
+        next = group->last_post;
+    else if (group->n_waited >= LKSI_LEAST_POSTS)
         next = (group->last_post & ~(LKSI_LEAST_POSTS - 1U)) | (next & (LKSI_LEAST_POSTS - 1U));
     return next & (group->n_posts - 1);
 }
+/* The seat whose lines `rank` uses in the last exchange, and in the next one. */
+static inline lksi_seat *lksi_seat_last(const lks_group *group, int rank) {
+    return &group->control->seats[rank ^ (group->last_crossed == group->n_exchanges)];
+}
+static inline lksi_seat *lksi_seat_next(const lks_group *group, int rank) {
+    return &group->control->seats[rank ^ (lksi_is_handed_over(group) && group->last_crossed != group->n_exchanges)];
+}
 /* The line that this rank shows in the next exchange. lksi_post_put fills it in, lksi_post_and_collect shows it. */
-static inline lksi_post *lksi_post_next(lks_group *group) { return &group->own_seat->posts[lksi_next_post(group)]; }
+static inline lksi_post *lksi_post_next(lks_group *group) {
+    return &lksi_seat_next(group, group->rank)->posts[lksi_next_post(group)];
+}
 /* Writes bytes [offset, offset + nbytes) of the payload of that line. */
 static inline void lksi_post_put(lks_group *group, size_t offset, const void *data, size_t nbytes) {
     memcpy(lksi_post_next(group)->payload + offset, data, nbytes);
@@ -24,34 +39,45 @@ static inline void lksi_post_put(lks_group *group, size_t offset, const void *da
 /* The place and the payload that `rank` showed in the last exchange. Valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
     if (rank == group->rank) return &group->own_post;
-    return &group->control->seats[group->seat_of[rank]].posts[group->last_post];
+    return &lksi_seat_last(group, rank)->posts[group->last_post];
+}
+static inline unsigned char *lksi_shown_in(lksi_seat *seat, uint32_t index, size_t nbytes) {
+    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[index].payload : seat->annexes[index];
 }
 /* lksi_shown_next: room for what this rank shows in the next exchange, at most LKSI_ANNEX_NBYTES, in its line or in the
  * annex. lksi_shown_by: what `rank` showed in the last exchange. `nbytes` is the same for both. */
 static inline unsigned char *lksi_shown_next(lks_group *group, size_t nbytes) {
-    lksi_seat *seat = group->own_seat;
-    uint32_t next = lksi_next_post(group);
-    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[next].payload : seat->annexes[next];
+    return lksi_shown_in(lksi_seat_next(group, group->rank), lksi_next_post(group), nbytes);
 }
 static inline const unsigned char *lksi_shown_by(const lks_group *group, int rank, size_t nbytes) {
-    const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
-    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[group->last_post].payload : seat->annexes[group->last_post];
+    return lksi_shown_in(lksi_seat_last(group, rank), group->last_post, nbytes);
 }
 /* What every rank shows in the exchange of a call: `nbytes` (may be 0) in its line or annex. This rank reads
  * [begin, end) of it. */
 typedef struct lksi_shown {
     size_t nbytes, begin, end;
 } lksi_shown;
-/* Prefetches what `rank` shows beyond the first half of the line of that index, before this rank waits for it. It has
- * mostly been written by then, so it arrives together with the first half. */
-static inline void lksi_shown_ask(const lks_group *group, int rank, uint32_t index, lksi_shown shown) {
-    const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
-    const lksi_post *post = &seat->posts[index];
-    const unsigned char *in_line = post->payload, *beside = seat->annexes[index];
-    const unsigned char *base = shown.nbytes <= LKSI_PAYLOAD_NBYTES ? in_line : beside, *end = base + shown.end;
+/* The cache lines of `shown` beyond the first half of the line of that index. */
+typedef struct lksi_shown_lines {
+    const unsigned char *at, *end;
+} lksi_shown_lines;
+static inline lksi_shown_lines lksi_shown_lines_of(lksi_seat *seat, uint32_t index, lksi_shown shown) {
+    const unsigned char *base = lksi_shown_in(seat, index, shown.nbytes);
     const unsigned char *at = base + shown.begin / LKSI_CACHE_LINE_NBYTES * LKSI_CACHE_LINE_NBYTES;
-    if (base == in_line) at = (const unsigned char *)post + LKSI_CACHE_LINE_NBYTES;
-    for (; at < end; at += LKSI_CACHE_LINE_NBYTES) __builtin_prefetch(at);
+    if (shown.nbytes <= LKSI_PAYLOAD_NBYTES) at = (const unsigned char *)&seat->posts[index] + LKSI_CACHE_LINE_NBYTES;
+    return (lksi_shown_lines){at, base + shown.end};
+}
+/* Prefetches them before this rank waits for the line. They have mostly been written by then, so they arrive together
+ * with the first half. */
+static inline void lksi_shown_ask(lksi_seat *seat, uint32_t index, lksi_shown shown) {
+    lksi_shown_lines lines = lksi_shown_lines_of(seat, index, shown);
+    for (; lines.at < lines.end; lines.at += LKSI_CACHE_LINE_NBYTES) __builtin_prefetch(lines.at);
+}
+/* Fetches what the other rank has shown for writing, if this rank shows these lines in the next exchange. */
+static inline void lksi_shown_take_over(const lks_group *group, lksi_shown shown) {
+    if (!lksi_is_handed_over(group)) return;
+    lksi_shown_lines lines = lksi_shown_lines_of(lksi_seat_last(group, 1 - group->rank), group->last_post, shown);
+    for (; lines.at < lines.end; lines.at += LKSI_CACHE_LINE_NBYTES) lksi_ask_to_write(lines.at);
 }
 /* Shows the line, waits for the lines of all ranks and compares the fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
