@@ -119,8 +119,9 @@ struct lks_group {
     int *host_of;             /* by rank: number of its host; hosts are numbered by their first ranks */
     int n_hosts;
     bool may_spin, may_worker_spin;
-    bool is_pair;                     /* two ranks, with a CPU each: lines change hands (exchange.c) */
-    bool is_place_tried;              /* in the current call (direct.c) */
+    bool is_pair;        /* two ranks, with a CPU each: lines change hands (exchange.c) */
+    bool is_handed_over; /* in the next exchange each rank of a pair writes the line that it read in the last one */
+    bool is_place_tried; /* in the current call (direct.c) */
     int64_t spin_ns[LKSI_N_CONTEXTS]; /* how long a wait spins (wait.c) */
     int home_cpu, n_crowded;          /* cpus.c */
     atomic_bool may_peek;             /* this rank can read the ordinary memory of all others (shm/peek.c) */
@@ -141,7 +142,7 @@ struct lks_group {
     uint64_t n_exchanges, n_meets, n_stagings;
     uint32_t n_posts;        /* number of lines and annexes per rank that are used: as in `control` */
     uint32_t last_post;      /* line index of the last exchange */
-    uint64_t last_crossed;   /* the last exchange that a group of two did crosswise; see is_pair */
+    uint64_t last_crossed;   /* the last exchange in which each rank of a pair wrote a line of the other's seat */
     uint32_t n_waited;       /* consecutive exchanges up to the last one in which all ranks waited for all */
     int n_turns_before_look; /* in lksi_post_wait_and_collect */
     /* Whether the stores of staged chunks bypass the caches, by size: for all_reduce, reduce and reduce_scatter. */

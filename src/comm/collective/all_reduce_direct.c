@@ -159,8 +159,8 @@ static lks_status small(lks_group *group, const lksi_call *call, const lksi_memo
                        .out_place = way->out_place,
                        .is_in_place_better = lksi_place_word(way->agreement)};
     lksi_shown_put(group, call, call->count);
-    if (way->place == 0 && !group->is_pair) lksi_shown_ask_all(group, call, call->count);
-    LKS_TRY(lksi_offer_collect(group, call, &mine, way->place));
+    lksi_offer_put(group, &mine);
+    LKS_TRY(lksi_post_small_and_collect(group, call, way->place));
     lksi_place_hear(way->agreement, lksi_offer_of(group, 0).is_in_place_better);
     if (lksi_are_all_symmetric(group)) {
         lksi_reduction sum = lksi_offered_reduction(group, call);

@@ -263,14 +263,17 @@ typedef struct lksi_offer {
 _Static_assert(sizeof(lksi_offer) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
 /* Publishes `mine` and the place of `in`, and waits for all ranks. The fields are copied one by one, because a copy
  * with vector loads would stall until the preceding stores have reached the cache. */
-static inline lks_status lksi_offer_collect(lks_group *group, const lksi_call *call, const lksi_offer *mine,
-                                            uint64_t place) {
+static inline void lksi_offer_put(lks_group *group, const lksi_offer *mine) {
     lksi_post_put(group, offsetof(lksi_offer, scale), &mine->scale, sizeof mine->scale);
     lksi_post_put(group, offsetof(lksi_offer, held), &mine->held, sizeof mine->held);
     lksi_post_put(group, offsetof(lksi_offer, out_place), &mine->out_place, sizeof mine->out_place);
     lksi_post_put(group, offsetof(lksi_offer, is_wide_better), &mine->is_wide_better, sizeof mine->is_wide_better);
     lksi_post_put(group, offsetof(lksi_offer, is_in_place_better), &mine->is_in_place_better,
                   sizeof mine->is_in_place_better);
+}
+static inline lks_status lksi_offer_collect(lks_group *group, const lksi_call *call, const lksi_offer *mine,
+                                            uint64_t place) {
+    lksi_offer_put(group, mine);
     return lksi_post_and_collect(group, call, place);
 }
 /* The offer that `rank` published. */
@@ -293,7 +296,6 @@ lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t tot
 /* The steps of lksi_reduce_small, for callers that run the exchange themselves. If the elements take more than
  * LKSI_PAYLOAD_NBYTES, they are in the annex and the caller may use the payload. */
 void lksi_shown_put(lks_group *group, const lksi_call *call, size_t total);
-void lksi_shown_ask_all(const lks_group *group, const lksi_call *call, size_t total); /* optional prefetch */
 void lksi_shown_reduce(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count, void *out);
 
 /* The way of a chunk through the staging areas: through the caches, or past them with non-temporal stores. Which is

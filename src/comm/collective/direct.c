@@ -53,13 +53,6 @@ void lksi_shown_put(lks_group *group, const lksi_call *call, size_t total) {
     memcpy(lksi_shown_next(group, nbytes), group->own_shown, nbytes);
 }
 
-void lksi_shown_ask_all(const lks_group *group, const lksi_call *call, size_t total) {
-    size_t nbytes = shown_nbytes(call, total);
-    for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank)
-            lksi_shown_ask(lksi_seat_next(group, rank), lksi_next_post(group), (lksi_shown){nbytes, 0, nbytes});
-}
-
 void lksi_shown_reduce(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count, void *out) {
     size_t nbytes = shown_nbytes(call, total), each = lksi_type_nbytes(lksi_accumulator_type(call->type));
     lksi_shown_take_over(group, (lksi_shown){nbytes, first * each, (first + count) * each});

@@ -17,6 +17,16 @@
  * exchange knows that all ranks have left the one before the last. So these calls cycle through LKSI_LEAST_POSTS lines.
  * Two lines would suffice, but a rank may prefetch the line that it is going to write (lksi_wait_by_turns).
  *
+ * Where two ranks have a CPU each, two lines do suffice, and they change hands:
+ *
+ *     exchange e        rank 0 writes line A, rank 1 writes line B; each reads the other's
+ *     exchange e + 1    rank 0 writes line B, rank 1 writes line A
+ *
+ * A rank writes the line that it read in the exchange before. Nobody else needs that line any more: its only other user
+ * is the rank that wrote it, which does not read it again. So a line makes one journey from core to core in an exchange
+ * instead of two: the reader fetches it for writing, and its next stores find it in its own cache. This is so in the
+ * exchange that follows a small call in which both waited (show_and_hand_over). Larger calls gain nothing.
+ *
  * A line carries the fingerprints of all calls so far, combined into one number. So a rank that ran ahead reads one
  * line for many exchanges. If the number differs from its own, or the line does not come, it searches for the first
  * exchange with a difference.
@@ -148,7 +158,7 @@ static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agree
         if (rank == group->rank) continue;
         LKS_TRY(lksi_wait_counting(group, &post->counter, exchange, rank, n_in_vain));
         *is_agreed &= post->fingerprint == own;
-        if (lksi_is_handed_over(group)) lksi_ask_to_write(post);
+        if (group->is_handed_over) lksi_ask_to_write(post);
     }
     return LKS_OK;
 }
@@ -212,6 +222,7 @@ static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, 
     group->last_post = lksi_next_post(group);
     group->n_exchanges = exchange;
     if (is_crossed) group->last_crossed = exchange;
+    group->is_handed_over = false;
     group->n_waited = ahead == NULL && !call->operation->is_rooted ? group->n_waited + 1 : 0;
     mine->fingerprint = *own_fingerprint(group, exchange) = fingerprint;
     mine->place = group->own_post.place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
@@ -226,16 +237,37 @@ lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64
     return check_up_to(group, call, group->n_exchanges, &n_in_vain);
 }
 
+static lks_status show_and_hand_over(lks_group *group, const lksi_call *call, uint64_t place) {
+    LKS_TRY(show(group, call, place, NULL));
+    group->is_handed_over = group->is_pair && group->n_waited > 0;
+    return LKS_OK;
+}
+
+lks_status lksi_post_small_and_collect(lks_group *group, const lksi_call *call, uint64_t place) {
+    int n_in_vain = 0;
+    LKS_TRY(show_and_hand_over(group, call, place));
+    return check_up_to(group, call, group->n_exchanges, &n_in_vain);
+}
+
+static void ask_for_shown(const lks_group *group, lksi_shown shown) {
+    if (group->is_handed_over) {
+        lksi_ask_to_write(post_of_exchange(group, 1 - group->rank, group->n_exchanges));
+        lksi_shown_take_over(group, shown);
+        return;
+    }
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank) lksi_shown_ask(lksi_seat_last(group, rank), group->last_post, shown);
+}
+
 /* A rank that reads a line too early takes the cache line from its owner, who is about to write it, and must fetch it
  * again. So ranks that arrive at about the same time delay their first look. The delay adapts to the time that the
  * lines took lately: a look that was slightly too early adds TURNS_MORE, any other look subtracts TURNS_LESS. In
  * equilibrium one look of nine is slightly too early. */
 lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, lksi_shown shown) {
     int n_turns = group->n_turns_before_look, n_in_vain = 0;
-    LKS_TRY(show(group, call, 0, NULL));
+    LKS_TRY(show_and_hand_over(group, call, 0));
     for (int i = n_turns; i > 0; i--) __asm__ volatile(""); /* keeps the compiler from removing the loop */
-    for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank) lksi_shown_ask(lksi_seat_last(group, rank), group->last_post, shown);
+    ask_for_shown(group, shown);
     LKS_TRY(check_up_to(group, call, group->n_exchanges, &n_in_vain));
     bool is_a_little_early = n_in_vain > 0 && n_in_vain < LKSI_MOST_LOOKS;
     n_turns += is_a_little_early ? TURNS_MORE : -TURNS_LESS;
@@ -293,17 +325,12 @@ lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank,
 }
 
 lks_status lksi_meet(lks_group *group) {
-    uint64_t meet = ++group->n_meets;
     lksi_seat *seats = group->control->seats;
-    bool is_crossed = group->is_pair && meet % 2 != 0;
-    lksi_publish(group->control, &seats[group->rank ^ is_crossed].meets.value, meet, group->seat);
-    if (!group->may_spin && !group->is_pair) LKS_TRY(lksi_wait_by_turns(group, offsetof(lksi_seat, meets), meet));
-    for (int rank = 0; rank < group->size; rank++) {
-        const _Atomic uint64_t *theirs = &seats[rank ^ is_crossed].meets.value;
-        if (rank == group->rank) continue;
-        LKS_TRY(lksi_wait(group, theirs, meet, rank));
-        if (group->is_pair) lksi_ask_to_write((const void *)theirs);
-    }
+    uint64_t meet = ++group->n_meets;
+    lksi_publish(group->control, &group->own_seat->meets.value, meet, group->seat);
+    if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, offsetof(lksi_seat, meets), meet));
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
     return LKS_OK;
 }
 

@@ -7,14 +7,11 @@
 
 #include <string.h>
 
-/* Whether lines change hands in the next exchange (exchange.c): each of two ranks shows the line that it read in the
- * last exchange. */
-static inline bool lksi_is_handed_over(const lks_group *group) { return group->is_pair && group->n_waited > 0; }
 /* The index of the lines of the next exchange, the same for all ranks. Indices cycle through n_posts, or through
  * LKSI_LEAST_POSTS in a row of calls in which all ranks wait for all (exchange.c). */
 static inline uint32_t lksi_next_post(const lks_group *group) {
     uint32_t next = group->last_post + 1;
-    if (lksi_is_handed_over(group))
+    if (group->is_handed_over)
         next = group->last_post;
     else if (group->n_waited >= LKSI_LEAST_POSTS)
         next = (group->last_post & ~(LKSI_LEAST_POSTS - 1U)) | (next & (LKSI_LEAST_POSTS - 1U));
@@ -25,7 +22,7 @@ static inline lksi_seat *lksi_seat_last(const lks_group *group, int rank) {
     return &group->control->seats[rank ^ (group->last_crossed == group->n_exchanges)];
 }
 static inline lksi_seat *lksi_seat_next(const lks_group *group, int rank) {
-    return &group->control->seats[rank ^ (lksi_is_handed_over(group) && group->last_crossed != group->n_exchanges)];
+    return &group->control->seats[rank ^ (group->is_handed_over && group->last_crossed != group->n_exchanges)];
 }
 /* The line that this rank shows in the next exchange. lksi_post_put fills it in, lksi_post_and_collect shows it. */
 static inline lksi_post *lksi_post_next(lks_group *group) {
@@ -75,13 +72,16 @@ static inline void lksi_shown_ask(lksi_seat *seat, uint32_t index, lksi_shown sh
 }
 /* Fetches what the other rank has shown for writing, if this rank shows these lines in the next exchange. */
 static inline void lksi_shown_take_over(const lks_group *group, lksi_shown shown) {
-    if (!lksi_is_handed_over(group)) return;
+    if (!group->is_handed_over) return;
     lksi_shown_lines lines = lksi_shown_lines_of(lksi_seat_last(group, 1 - group->rank), group->last_post, shown);
     for (; lines.at < lines.end; lines.at += LKSI_CACHE_LINE_NBYTES) lksi_ask_to_write(lines.at);
 }
 /* Shows the line, waits for the lines of all ranks and compares the fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
-/* The same for small calls that ranks make in a row. It shows no place, and prefetches what is `shown`. */
+/* The same for small calls. If one rank uses one of these two functions, all do. In a row of such calls the second is
+ * faster for ranks that do not meet a second time: it waits before the first look, and prefetches what is `shown`. It
+ * shows no place. */
+lks_status lksi_post_small_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
 lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, lksi_shown shown);
 /* The same for a rank that shows `nbytes` and needs nothing from the others. From the second call of a row (the same
  * operation and root) on, it does not wait for the others and compares later. Only for operations of the table that
