@@ -119,13 +119,13 @@ struct lks_group {
     int *host_of;             /* by rank: number of its host; hosts are numbered by their first ranks */
     int n_hosts;
     bool may_spin, may_worker_spin;
-    bool is_pair;        /* two ranks, with a CPU each: lines change hands (exchange.c) */
-    bool is_handed_over; /* in the next exchange each rank of a pair writes the line that it read in the last one */
-    bool is_place_tried; /* in the current call (direct.c) */
+    bool is_place_tried;              /* in the current call (direct.c) */
     int64_t spin_ns[LKSI_N_CONTEXTS]; /* how long a wait spins (wait.c) */
     int home_cpu, n_crowded;          /* cpus.c */
     atomic_bool may_peek;             /* this rank can read the ordinary memory of all others (shm/peek.c) */
-    uint64_t peek_word;               /* the word that the others try to read */
+    bool is_pair;                     /* two ranks, with a CPU each: lines change hands (exchange.c) */
+    bool is_handed_over; /* in the next exchange each rank of a pair writes the line that it read in the last one */
+    uint64_t peek_word;  /* the word that the others try to read */
     int64_t timeout_ms;
     lks_order order;
     _Atomic(const void *) borrower;           /* the group is lent to its threads; NULL: not lent */
