@@ -150,11 +150,14 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
 /* Reads the lines of all ranks in one exchange. `n_in_vain`: as for lksi_wait_counting. */
 static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agreed, int *n_in_vain) {
     uint64_t own = *own_fingerprint(group, exchange);
-    size_t counter = offsetof(lksi_seat, posts) + index_of_exchange(group, exchange) * sizeof(lksi_post);
+    size_t index = index_of_exchange(group, exchange);
+    lksi_seat *seats = group->control->seats;
+    int crossing = exchange == group->last_crossed;
     *is_agreed = true;
-    if (!group->may_spin && !group->is_pair) LKS_TRY(lksi_wait_by_turns(group, counter, exchange));
+    if (!group->may_spin && !group->is_pair)
+        LKS_TRY(lksi_wait_by_turns(group, offsetof(lksi_seat, posts) + index * sizeof(lksi_post), exchange));
     for (int rank = 0; rank < group->size; rank++) {
-        const lksi_post *post = post_of_exchange(group, rank, exchange);
+        const lksi_post *post = &seats[rank ^ crossing].posts[index];
         if (rank == group->rank) continue;
         LKS_TRY(lksi_wait_counting(group, &post->counter, exchange, rank, n_in_vain));
         *is_agreed &= post->fingerprint == own;
@@ -249,10 +252,22 @@ lks_status lksi_post_small_and_collect(lks_group *group, const lksi_call *call, 
     return check_up_to(group, call, group->n_exchanges, &n_in_vain);
 }
 
+/* Fetches for writing what this rank will show in the next call, if that is as large. */
+static void ask_for_own(const lks_group *group, size_t nbytes) {
+    lksi_shown_lines lines =
+        lksi_shown_lines_of(group->own_seat, lksi_next_post(group), (lksi_shown){nbytes, 0, nbytes});
+    for (; lines.at < lines.end; lines.at += LKSI_CACHE_LINE_NBYTES) lksi_ask_to_write(lines.at);
+}
+
+/* Ranks that take turns have not all shown their lines yet. So they use the time for their own ones. */
 static void ask_for_shown(const lks_group *group, lksi_shown shown) {
     if (group->is_handed_over) {
         lksi_ask_to_write(post_of_exchange(group, 1 - group->rank, group->n_exchanges));
         lksi_shown_take_over(group, shown);
+        return;
+    }
+    if (!group->may_spin) {
+        ask_for_own(group, shown.nbytes);
         return;
     }
     for (int rank = 0; rank < group->size; rank++)

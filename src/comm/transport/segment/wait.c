@@ -279,15 +279,20 @@ void lksi_was_woken(lks_group *group, lksi_context context, int64_t slept_ns) {
         *limit_ns = *limit_ns < MOST_SPIN_NS / 2 ? 2 * *limit_ns : MOST_SPIN_NS;
 }
 
+/* The wait of a rank that has spun or yielded in vain. */
+static lks_status wait_longer(lks_group *group, const lksi_await *await, bool has_spun) {
+    int64_t since_ns = lksi_now_ns();
+    lks_status status = wait_asleep(group, await);
+    if (status == LKS_OK) lksi_activity_await(group, await->context, LKSI_AWAKE);
+    if (has_spun && holds(await)) lksi_was_woken(group, await->context, lksi_now_ns() - since_ns);
+    return status;
+}
+
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await) {
     bool is_spinning = may_spin(group, await->context);
     if (is_spinning ? spin(group, await, group->spin_ns[await->context]) : may_yield(await->context) && yield(await))
         return LKS_OK;
-    int64_t since_ns = lksi_now_ns();
-    lks_status status = wait_asleep(group, await);
-    if (status == LKS_OK) lksi_activity_await(group, await->context, LKSI_AWAKE);
-    if (is_spinning && holds(await)) lksi_was_woken(group, await->context, lksi_now_ns() - since_ns);
-    return status;
+    return wait_longer(group, await, is_spinning);
 }
 
 lks_status lksi_wait_one(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
@@ -321,19 +326,22 @@ static int count_on(const lks_group *group, int cpu) {
     return n;
 }
 
-/* Waits for the ranks of this CPU, or for all others (is_elsewhere). */
-static lks_status wait_for_side(lks_group *group, size_t offset, uint64_t target, bool is_elsewhere) {
-    const lksi_seat *seats = group->control->seats;
-    int cpu = show_cpu(group);
-    for (int rank = 0; rank < group->size && is_elsewhere; rank++)
-        if (look_up_cpu(group, rank) != cpu) __builtin_prefetch((const char *)&seats[rank] + offset);
-    for (int rank = 0; rank < group->size; rank++) {
-        const lksi_condition condition = {(const void *)((const char *)&seats[rank] + offset), target, rank};
-        bool is_there = look_up_cpu(group, rank) != cpu;
-        if (rank == group->rank || is_there != is_elsewhere) continue;
-        lksi_await await = {.context = LKSI_CONTEXT_COLLECTIVE, .conditions = &condition, .n_conditions = 1};
-        if (!holds(&await) && is_elsewhere) (void)spin(group, &await, SPIN_NS);
-        LKS_TRY(lksi_wait(group, condition.counter, target, rank));
+/* A rank of this CPU needs it, so this rank yields. A rank that is elsewhere is running, so this rank spins. */
+static lks_status wait_in_turn(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank,
+                               bool is_elsewhere) {
+    const lksi_condition condition = {counter, target, rank};
+    const lksi_await await = {LKSI_CONTEXT_COLLECTIVE, &condition, 1, &rank, 1, false};
+    bool has_come = is_elsewhere ? spin(group, &await, SPIN_NS) : yield(&await);
+    return has_come ? LKS_OK : wait_longer(group, &await, false);
+}
+
+/* Waits for the ranks of `cpu`, or for those of all other CPUs (is_elsewhere). `counters`: in the seat of rank 0. */
+static lks_status wait_for_side(lks_group *group, const char *counters, uint64_t target, int cpu, bool is_elsewhere) {
+    for (int rank = 0; rank < group->size; rank++, counters += sizeof(lksi_seat)) {
+        if ((look_up_cpu(group, rank) != cpu) != is_elsewhere) continue;
+        const _Atomic uint64_t *counter = (const void *)counters;
+        if (atomic_load_explicit(counter, memory_order_acquire) < target)
+            LKS_TRY(wait_in_turn(group, counter, target, rank, is_elsewhere));
     }
     return LKS_OK;
 }
@@ -343,10 +351,13 @@ static lks_status wait_for_side(lks_group *group, size_t offset, uint64_t target
 lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target) {
     if (lksi_work_is_worker()) return LKS_OK; /* a worker does not yield its CPU */
     lksi_ask_to_write(lksi_post_next(group)); /* the line arrives while other ranks have the CPU */
-    LKS_TRY(wait_for_side(group, offset, target, false));
-    LKS_TRY(wait_for_side(group, offset, target, true));
-    int n_here = count_on(group, look_up_cpu(group, group->rank));
-    lksi_leave_crowd(group, n_here > count_on(group, group->home_cpu) + 1);
+    const char *counters = (const char *)group->control->seats + offset;
+    int cpu = show_cpu(group), home = group->home_cpu;
+    LKS_TRY(wait_for_side(group, counters, target, cpu, false));
+    for (int rank = 0; rank < group->size; rank++)
+        if (look_up_cpu(group, rank) != cpu) __builtin_prefetch(counters + (size_t)rank * sizeof(lksi_seat));
+    LKS_TRY(wait_for_side(group, counters, target, cpu, true));
+    lksi_leave_crowd(group, cpu != home && count_on(group, cpu) > count_on(group, home) + 1);
     return LKS_OK;
 }
 
