@@ -185,8 +185,9 @@ LKS_API void lks_program_destroy(lks_program *program);
  * Buffers:    `data` is row-major and holds as many samples as the program's batch. A shorter batch needs its own
  *             program (lks_program_set_batch checks this). The program reads the data in place until the runs are over.
  *             A GPU copies the data in forward. If the data arrive or change between forward and backward, set them
- *             again there, and backward uses the new data.
- *             NULL removes the data. forward and backward then report that the input has none. */
+ *             again there. Element-wise operators, losses and embeddings then use the new data in backward. Others,
+ * such as convolutions, may use a copy that forward made. NULL removes the data. forward and backward then report that
+ * the input has none. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
 /* Sets the key of dropout's random draws for the next runs. Call it before each forward pass of training.
  *
@@ -198,14 +199,15 @@ LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t
  *
  * Errors:     LKS_ERR_STATE: an input has no data (the text names it), or a training program with dropout has no key
  *             (lks_program_set_random).
- *             LKS_ERR_ARGUMENT: a label is outside 0..C-1. */
+ *             LKS_ERR_ARGUMENT: a label is outside 0..C-1, or an index is no row of its embedding. */
 LKS_API lks_status lks_program_forward(lks_program *program);
 /* Computes the gradient of `factor` * loss and overwrites the store's gradients with it. Call it once after each
  * forward.
  *
  * Gradients of parameters on which the loss does not depend become 0. The loss and the outputs can still be read.
  * Errors:     LKS_ERR_STATE: there was no forward pass for it, or a step has moved the parameters since that pass
- *             (sharded, on one host). */
+ *             (sharded, on one host).
+ *             LKS_ERR_ARGUMENT: as in forward, if labels or indices have been set again (not on a GPU). */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* Sets the weight of the batch in the averages of buffers, for the next backward passes.
  *
@@ -218,7 +220,7 @@ LKS_API void lks_program_set_buffer_weight(lks_program *program, double weight);
  *
  * `index` is the index of the tensor in the store, below lks_store_n_tensors. Buffers are included: ranks sum their
  * statistics like gradients. Every parameter that the loss depends on and every buffer comes once. The order is the
- * same in every run, and on every rank that built the same model.
+ * same in every run, and on every rank that built the same model, whatever its batch.
  * Threads:    runs inside lks_program_backward, on its thread.
  * Errors:     a status other than LKS_OK ends the backward pass, which returns it. If the callback sets no error text
  *             (lks_error_set), the text names the tensor. */

@@ -70,11 +70,11 @@ void lksi_thread_join(lksi_thread *thread) {
 
 /* A thread that yields to a computing program gets the CPU back after a time slice of some milliseconds. A thread that
  * is woken from a sleep mostly gets it at once. So yields are timed, and after two long ones among a few short ones the
- * CPUs count as crowded for 100 ms. One long yield alone may be chance. While there are none, one yield of 16 is timed,
- * because a yield to another rank takes little longer than reading the clock. */
+ * CPUs count as crowded for 100 ms. One long yield alone may be chance. While there are none, only every fourth yield
+ * is timed, because a yield to another rank takes little longer than reading the clock. */
 bool lksi_yield(void) {
     static const int64_t long_ns = LKSI_NS_PER_MS, lately_ns = 100 * LKSI_NS_PER_MS;
-    enum { N_UNTIMED = 15, PER_LONG = 8, CROWDED = 12 };
+    enum { N_UNTIMED = 3, PER_LONG = 8, CROWDED = 12 };
     static _Thread_local int n_untimed, score;
     static _Thread_local int64_t crowded_until_ns;
     if (n_untimed > 0) {

@@ -408,19 +408,32 @@ static lks_status find_firsts(compiler *c) {
 
 /* Finds the step after which each gradient is final: the last step that writes or reads its memory. Reads count,
  * because a callback may change a gradient in place while other gradients are still computed from it: in `tanh(p) + q`,
- * that of p from that of q. */
+ * that of p from that of q.
+ *
+ * The order is that of the store, for ranks may call collectives in the callback. In this program another order may be
+ * possible: at batch 1 nothing is summed over the batch, and the CPU decides what is converted at the end. A gradient
+ * that is final before those ahead of it in the order waits for them. */
 static lks_status find_finals(compiler *c) {
     lks_program *program = c->program;
-    program->finals = lksi_alloc_array((size_t)program->store->n_slots, sizeof *program->finals);
+    const lks_store *store = program->store;
+    size_t n_slots = (size_t)store->n_slots, told_last = 0;
+    program->finals = lksi_alloc_array(n_slots, sizeof *program->finals);
     if (program->finals == NULL) return LKS_ERR_MEMORY;
+    for (size_t i = 0; i < n_slots; i++) program->finals[i].index = -1;
     for (size_t v = 0; v < c->ir.n_values; v++) {
         const lksi_ir_value *value = &c->ir.values[v];
         if (value->role != LKSI_GRADIENT) continue;
         size_t last = (size_t)c->intervals[v].last;                          /* steps read no aliases */
         size_t told = last < program->n_forward ? program->n_forward : last; /* callbacks run in backward */
-        program->finals[program->n_finals++] = (lksi_touch){told, slot_of(c, value)};
+        int slot = slot_of(c, value);
+        program->finals[store->slots[slot].position] = (lksi_touch){told, slot};
     }
-    qsort(program->finals, program->n_finals, sizeof *program->finals, by_step);
+    for (size_t i = 0; i < n_slots; i++) {
+        lksi_touch final = program->finals[i];
+        if (final.index < 0) continue;
+        if (final.step > told_last) told_last = final.step;
+        program->finals[program->n_finals++] = (lksi_touch){told_last, final.index};
+    }
     return LKS_OK;
 }
 

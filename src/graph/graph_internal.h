@@ -150,6 +150,7 @@ typedef struct lksi_slot {
     size_t offset;      /* elements, in the flat arrays */
     int64_t count;      /* logical elements */
     lksi_layout layout; /* how the elements are stored there */
+    int position;       /* in the order in which gradients, also those of buffers, become final */
 } lksi_slot;
 
 struct lks_store {

@@ -277,11 +277,14 @@ static bool needs_gradient(const lksi_ir *ir, const lksi_ir_node *node, int inpu
 
 static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_value *gradients) {
     lksi_op_instance instance = {.op = node->op, .attributes = &node->attributes, .n_inputs = node->n_inputs};
+    bool is_needed = false;
     for (int i = 0; i < node->n_inputs; i++) {
         instance.inputs[i] = node->inputs[i];
         instance.input_tensors[i] = b->ir->values[node->inputs[i]].tensor;
         instance.needs_gradient[i] = needs_gradient(b->ir, node, i);
+        is_needed |= instance.needs_gradient[i];
     }
+    if (!is_needed) return LKS_OK; /* it reads only buffers */
     for (int i = 0; i < node->n_outputs; i++) {
         instance.outputs[i] = node->outputs[i];
         instance.output_tensors[i] = b->ir->values[node->outputs[i]].tensor;

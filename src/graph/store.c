@@ -44,11 +44,13 @@ static lks_status choose_storage(const lksi_ir *ir, int node_id, lksi_layout *la
     return LKS_OK;
 }
 
-static lks_status add_slot(lks_store *store, const lksi_ir *ir, int node_id, size_t *offset) {
+static lks_status add_slot(lks_store *store, const lksi_ir *ir, int position, size_t *offset) {
+    int node_id = ir->final_order[position];
     size_t element_nbytes = lks_type_nbytes(store->graph->device->float_type);
     size_t line = ALIGNMENT_NBYTES / element_nbytes;
     lks_node *node = store->graph->nodes[node_id];
-    lksi_slot slot = {.node = node, .offset = *offset, .count = lksi_tensor_count(&node->outputs[0], 0)};
+    lksi_slot slot = {
+        .node = node, .offset = *offset, .count = lksi_tensor_count(&node->outputs[0], 0), .position = position};
     LKS_TRY(choose_storage(ir, node_id, &slot.layout));
     store->slots[store->n_slots++] = slot;
     size_t count = lksi_layout_nbytes(&slot.layout, &node->outputs[0]) / element_nbytes;
@@ -64,7 +66,7 @@ static lks_status lay_out(lks_store *store, const lksi_ir *ir) {
     for (int buffers = 0; buffers < 2; buffers++) {
         for (int i = 0; i < n_slots; i++)
             if ((store->graph->nodes[ir->final_order[i]]->op == LKSI_OP_BUFFER) == (buffers == 1))
-                LKS_TRY(add_slot(store, ir, ir->final_order[i], &offset));
+                LKS_TRY(add_slot(store, ir, i, &offset));
         if (buffers == 0) {
             store->n_parameters = store->n_slots;
             store->buffer_begin = offset;

@@ -40,11 +40,11 @@ lks_status lksi_run_cross_entropy_grad(const lksi_kernel *kernel, void *const *i
     (void)scratch;
     const lksi_row_loops *rows = LKSI_ISA_PICK(lksi_row_loops);
     const lksi_attributes *a = &kernel->lowering.attributes;
-    int64_t n = lksi_tensor_rows(&kernel->lowering.inputs[0]), n_counted = 0;
+    int64_t n = lksi_tensor_rows(&kernel->lowering.inputs[0]), n_counted;
     size_t c = (size_t)lksi_tensor_columns(&kernel->lowering.inputs[0]);
     const float *p = in[0], *dloss = in[2];
     const int32_t *label = in[1];
-    for (int64_t i = 0; i < n; i++) n_counted += !is_ignored(a, label[i]);
+    LKS_TRY(lksi_reference_check_labels(&kernel->lowering, label, &n_counted)); /* may be set after forward */
     float *dx = out[0], elsewhere = (float)(a->smoothing / (double)c), target = (float)(1 - a->smoothing);
     float factor = *dloss / (float)n_counted; /* n_counted may be 0: used only if a row counts */
     for (int64_t i = 0; i < n; i++, p += c, dx += c) {

@@ -16,6 +16,9 @@ static lks_status infer_forward(const lksi_inference *q) {
             return lksi_error(LKS_ERR_ARGUMENT, "%s: a padding of %lld is more than half of the window of %lld",
                               lksi_op_name(q->op), (long long)a->padding[i], (long long)a->window[i]);
     }
+    if (q->op == LKSI_OP_MAX_POOL2D && a->window[0] > INT32_MAX / a->window[1]) /* a place in it is an i32 */
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: a window of %lld x %lld is too large", lksi_op_name(q->op),
+                          (long long)a->window[0], (long long)a->window[1]);
     q->outputs[0] = (lksi_tensor){x->type, 4, {x->dims[0], x->dims[1]}};
     LKS_TRY(lksi_infer_windows(q, a->window));
     if (q->op == LKSI_OP_MAX_POOL2D) {

@@ -1,4 +1,4 @@
-/* Checks that the labels of a cross entropy are valid classes, and counts those that are not ignored. */
+/* Checks of integer inputs: labels of a cross entropy, indices of an embedding. */
 #include "reference/reference.h"
 
 #include <inttypes.h>
@@ -23,5 +23,14 @@ lks_status lksi_reference_check_labels(const lksi_lowering *l, const int32_t *la
         n_found++;
     }
     *n_counted = n_found;
+    return LKS_OK;
+}
+
+lks_status lksi_reference_check_indices(const int32_t *index, int64_t n, int64_t n_rows) {
+    for (int64_t i = 0; i < n; i++)
+        if (index[i] < 0 || index[i] >= n_rows)
+            return lksi_error(LKS_ERR_ARGUMENT,
+                              "embedding: index %" PRId32 " at position %" PRId64 " of the batch is not 0 to %" PRId64,
+                              index[i], i, n_rows - 1);
     return LKS_OK;
 }

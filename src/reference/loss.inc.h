@@ -39,10 +39,10 @@ static lks_status cross_entropy(const lksi_kernel *kernel, void *const *in, void
 static lks_status cross_entropy_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const lksi_attributes *a = &kernel->lowering.attributes;
-    int64_t n = rows(&kernel->lowering.inputs[0]), c = columns(&kernel->lowering.inputs[0]), n_counted = 0;
+    int64_t n = rows(&kernel->lowering.inputs[0]), c = columns(&kernel->lowering.inputs[0]), n_counted;
     const REAL *p = in[0], *dloss = in[2];
     const int32_t *label = in[1];
-    for (int64_t i = 0; i < n; i++) n_counted += a->has_ignored == 0 || label[i] != a->ignored;
+    LKS_TRY(lksi_reference_check_labels(&kernel->lowering, label, &n_counted)); /* may be set after forward */
     REAL *dx = out[0], factor = *dloss / (REAL)n_counted;
     REAL target = (REAL)(1 - a->smoothing), elsewhere = (REAL)(a->smoothing / (double)c);
     for (int64_t i = 0; i < n; i++) {

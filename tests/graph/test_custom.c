@@ -251,6 +251,35 @@ static void a_loss_that_depends_on_one_without_backward_is_refused(void **state)
     lks_graph_destroy(graph);
 }
 
+static lks_status copies(const lks_custom_call *call) {
+    const lks_tensor_view *x = &call->inputs[0];
+    for (int64_t i = 0; i < x->count; i++) set(x, call->output.data, i, get(x, x->data, i));
+    return LKS_OK;
+}
+
+/* A buffer is a constant to it, so nobody asks for its gradient. */
+static void one_that_reads_only_buffers_needs_no_backward(void **state) {
+    (void)state;
+    lks_graph *graph = lks_graph_create(NULL);
+    lks_node *w = lks_parameter(graph, "w", 1, (int64_t[]){2}, (lks_initializer){LKS_INITIAL_ZERO, 0});
+    lks_node *buffer = lks_buffer(graph, "buffer", 1, (int64_t[]){2}, 3, 0.1);
+    lks_node *made = lks_custom(
+        &buffer, 1, &(lks_custom_options){.name = "mine", .n_dims = 1, .dims = (int64_t[]){2}, .forward = copies});
+    lks_node *loss = lks_sum(lks_mul(w, made), 0, NULL, 0);
+    lks_store *store;
+    lks_program *program;
+    float gradient[2];
+    assert_ok(lks_store_create(&store, loss, NULL));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 1, .is_training = 1, .loss = loss}));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_program_backward(program, 1));
+    assert_ok(lks_store_read_gradient(store, lks_store_find(store, "w"), gradient));
+    assert_true(gradient[0] == 3 && gradient[1] == 3);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(graph);
+}
+
 static void bad_options_are_named(void **state) {
     (void)state;
     static const int64_t zero[2] = {LKS_BATCH, 0};
@@ -379,6 +408,7 @@ int main(void) {
         cmocka_unit_test(evaluation_calls_forward_alone),
         cmocka_unit_test(a_function_that_fails_ends_the_run_and_is_named),
         cmocka_unit_test(a_loss_that_depends_on_one_without_backward_is_refused),
+        cmocka_unit_test(one_that_reads_only_buffers_needs_no_backward),
         cmocka_unit_test(bad_options_are_named),
         cmocka_unit_test(descriptions_depend_on_the_name),
         cmocka_unit_test(the_devices_threads_are_back_after_another_devices_program),

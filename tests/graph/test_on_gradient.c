@@ -238,6 +238,50 @@ static void a_buffer_is_a_constant_to_all_but_batch_norm(void **state) {
     }
 }
 
+/* --- the order --- */
+
+static lks_status note_order(void *context, int index) {
+    record *r = context;
+    r->order[r->n_calls++] = index;
+    return LKS_OK;
+}
+
+/* At batch 1 the gradient of `shift` is that of the sum itself, which the layer below reads, too. */
+static void the_order_is_the_same_at_every_batch(void **state) {
+    (void)state;
+    static const float data[5 * 16 * 4 * 4];
+    static const int32_t classes[5];
+    static const int batches[] = {2, 1, 5};
+    static record orders[3];
+    for (int i = 0; i < 2; i++) {
+        two_losses f = {0};
+        assert_ok(lks_device_create(&f.device, &(lks_device_options){.name = devices[i]}));
+        f.graph = lks_graph_create(f.device);
+        f.x = lks_input(f.graph, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 16, 4, 4});
+        lks_node *label = lks_input(f.graph, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+        lks_node *shift = lks_parameter(f.graph, "shift", 2, (int64_t[]){1, 4}, (lks_initializer){0});
+        lks_node *h = lks_relu(lks_batch_norm(lks_conv2d(f.x, 16, 3, "conv", NULL), "norm"));
+        h = lks_linear(lks_reshape(h, 2, (int64_t[]){LKS_BATCH, 16 * 2 * 2}), 4, "fc");
+        f.loss = lks_cross_entropy(lks_add(h, shift), label);
+        assert_ok(lks_store_create(&f.store, f.loss, NULL));
+        for (int k = 0; k < 3; k++) {
+            lks_program *program;
+            orders[k] = (record){.store = f.store};
+            assert_ok(lks_program_create(
+                &program, f.store, &(lks_program_options){.batch = batches[k], .is_training = 1, .loss = f.loss}));
+            assert_ok(lks_program_set_input(program, f.x, data));
+            assert_ok(lks_program_set_input(program, label, classes));
+            lks_on_gradient(program, note_order, &orders[k]);
+            assert_ok(lks_program_forward(program));
+            assert_ok(lks_program_backward(program, 1));
+            assert_int_equal(orders[k].n_calls, lks_store_n_tensors(f.store));
+            assert_memory_equal(orders[k].order, orders[0].order, sizeof orders[0].order);
+            lks_program_destroy(program);
+        }
+        destroy_two_losses(&f);
+    }
+}
+
 /* --- an update in progress while the next pass begins --- */
 
 typedef struct update_under_way {
@@ -342,6 +386,7 @@ int main(void) {
         cmocka_unit_test(a_loss_clears_the_gradients_of_what_it_does_not_depend_on),
         cmocka_unit_test(a_buffer_without_a_statistic_stays_as_it_is),
         cmocka_unit_test(a_buffer_is_a_constant_to_all_but_batch_norm),
+        cmocka_unit_test(the_order_is_the_same_at_every_batch),
         cmocka_unit_test(what_a_step_touches_is_settled_before_it),
         cmocka_unit_test(who_reads_or_writes_a_store_settles_all),
         cmocka_unit_test(an_update_that_fails_ends_the_pass),

@@ -114,6 +114,9 @@ static lks_node *dropout_null(const leaves *l) { return lks_dropout(no(l), 0.5);
 static lks_node *transpose_null(const leaves *l) { return lks_transpose(no(l), (int[]){0}); }
 static lks_node *concat_null(const leaves *l) { return lks_concat((lks_node *[]){l->x, no(l)}, 2, 1); }
 static lks_node *concat_of_null(const leaves *l) { return (void)l, lks_concat(NULL, 3, 1); }
+static lks_node *pool_of_too_many(const leaves *l) {
+    return lks_max_pool2d(image(l), 65536, 65536, &(lks_window_options){.padding = {32768, 32768}});
+}
 static lks_node *max_pool_null(const leaves *l) { return lks_max_pool2d(no(l), 2, 2, NULL); }
 static lks_node *global_pool_null(const leaves *l) { return lks_global_avg_pool2d(no(l)); }
 static lks_node *batch_norm_null(const leaves *l) {
@@ -221,6 +224,7 @@ static const refusal refusals[] = {
     {transpose_null, LKS_ERR_ARGUMENT, "transpose: input 0 is NULL"},
     {concat_null, LKS_ERR_ARGUMENT, "concat of 'x': input 1 is NULL"},
     {concat_of_null, LKS_ERR_ARGUMENT, "concat: x is NULL"},
+    {pool_of_too_many, LKS_ERR_ARGUMENT, "a window of 65536 x 65536 is too large"},
     {max_pool_null, LKS_ERR_ARGUMENT, "max_pool2d: input 0 is NULL"},
     {global_pool_null, LKS_ERR_ARGUMENT, "global_avg_pool2d: input 0 is NULL"},
     {batch_norm_null, LKS_ERR_ARGUMENT, "batch_norm of 'wide' and 'w': input 3 is NULL"},
@@ -369,6 +373,38 @@ static void a_label_beyond_the_classes_is_named_with_its_sample(void **state) {
     lks_graph_destroy(graph);
 }
 
+/* Inputs may be set again between forward and backward. */
+static void labels_and_indices_are_checked_again_in_backward(void **state) {
+    (void)state;
+    static const char *const devices[] = {"reference", "cpu"};
+    static const int32_t good[2] = {0, 1}, bad[2] = {1, 1000000000};
+    for (int i = 0; i < 4; i++) {
+        lks_device *device;
+        lks_store *store;
+        lks_program *program;
+        assert_ok(lks_device_create(&device, &(lks_device_options){.name = devices[i % 2]}));
+        lks_graph *graph = lks_graph_create(device);
+        lks_node *index = lks_input(graph, "index", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+        lks_node *label = lks_input(graph, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+        lks_node *w = lks_parameter(graph, "w", 2, (int64_t[]){3, 4}, (lks_initializer){LKS_INITIAL_NORMAL, 1});
+        lks_node *loss = lks_cross_entropy(lks_embedding_function(index, w), label);
+        assert_ok(lks_store_create(&store, loss, NULL));
+        assert_ok(
+            lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = loss}));
+        assert_ok(lks_program_set_input(program, index, good));
+        assert_ok(lks_program_set_input(program, label, good));
+        assert_ok(lks_program_forward(program));
+        assert_ok(lks_program_set_input(program, i < 2 ? index : label, bad));
+        assert_int_equal(lks_program_backward(program, 1), LKS_ERR_ARGUMENT);
+        const char *expected = i < 2 ? "index 1000000000 at position 1" : "label 1000000000 of sample 1";
+        if (strstr(lks_error_text(), expected) == NULL) fail_msg("%s", lks_error_text());
+        lks_program_destroy(program);
+        lks_store_destroy(store);
+        lks_graph_destroy(graph);
+        lks_device_destroy(device);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_meant_is_refused_with_its_reason),
@@ -376,6 +412,7 @@ int main(void) {
         cmocka_unit_test(what_no_graph_can_keep_is_told_all_the_same),
         cmocka_unit_test(an_index_beyond_the_table_is_named_with_its_position),
         cmocka_unit_test(a_label_beyond_the_classes_is_named_with_its_sample),
+        cmocka_unit_test(labels_and_indices_are_checked_again_in_backward),
     };
     return run_group(tests);
 }

@@ -2,11 +2,11 @@
  *
  *     lksi_control | seat of rank 0, 1, ... | staging of rank 0, 1, ... | ring of every context and pair
  *
- * No lock is held across ranks. Every counter of a seat is monotonic and has one writer. A counter shares its 128-byte
- * line only with the data that it guards. (128 bytes, because the CPU also fetches the adjacent line. Rings: ring.h.)
- * Data that a counter guards is written before the counter (release) and read after it (acquire). A killed rank leaves
- * nothing but counters that no longer advance. The segment holds no pointers, because processes map it at different
- * addresses.
+ * No lock is held across ranks. Every counter of a seat is monotonic and has one writer; two ranks may write each
+ * other's posts by turns (exchange.c). A counter shares its 128-byte line only with the data that it guards. (128
+ * bytes, because the CPU also fetches the adjacent line. Rings: ring.h.) Data that a counter guards is written before
+ * the counter (release) and read after it (acquire). A killed rank leaves nothing but counters that no longer advance.
+ * The segment holds no pointers, because processes map it at different addresses.
  */
 #ifndef LKSI_CONTROL_H
 #define LKSI_CONTROL_H
@@ -95,11 +95,11 @@ typedef struct lksi_activity {
     _Atomic bool is_worker;  /* the sleeping thread is a worker: the state of the rank's own thread is not known */
 } lksi_activity;
 
-/* What one rank writes and all ranks read. */
+/* What one rank writes and all ranks read, but for posts and annexes that change hands (exchange.c). */
 typedef struct lksi_seat {
     lksi_bell bells[LKSI_N_CONTEXTS]; /* two threads of a rank may sleep at once, one in each context */
     lksi_activity activities[LKSI_N_CONTEXTS];
-    _Alignas(LKSI_LINE_NBYTES) lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges: lksi_next_post */
+    _Alignas(LKSI_LINE_NBYTES) lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges: lksi_post_next */
     /* Data that does not fit into the line of the same index. It has the same lifetime. */
     _Alignas(LKSI_LINE_NBYTES) unsigned char annexes[LKSI_N_POSTS][LKSI_ANNEX_STRIDE];
     _Alignas(LKSI_LINE_NBYTES) lksi_ahead aheads[LKSI_N_POSTS];

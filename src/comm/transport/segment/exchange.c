@@ -65,7 +65,8 @@ static uint64_t *own_fingerprint(lks_group *group, uint64_t exchange) {
     return &group->own_fingerprints[exchange % LKSI_N_POSTS];
 }
 
-/* A rank does not read its own line, because the other rank of a pair may write its next line there. */
+/* A rank does not read its own line, because the other rank of a pair may write its next line there. Only a mismatch
+ * makes it read its own line: the other rank has then found the same one, or will find it, and writes nothing more. */
 static uint64_t shown_fingerprint(const lks_group *group, int rank, uint64_t exchange) {
     if (rank == group->rank) return group->own_fingerprints[exchange % LKSI_N_POSTS];
     return post_of_exchange(group, rank, exchange)->fingerprint;
@@ -154,7 +155,7 @@ static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agree
     lksi_seat *seats = group->control->seats;
     int crossing = exchange == group->last_crossed;
     *is_agreed = true;
-    if (!group->may_spin && !group->is_pair)
+    if (!group->may_spin && !group->is_pair) /* the wait by turns looks for lines in their owners' seats */
         LKS_TRY(lksi_wait_by_turns(group, offsetof(lksi_seat, posts) + index * sizeof(lksi_post), exchange));
     for (int rank = 0; rank < group->size; rank++) {
         const lksi_post *post = &seats[rank ^ crossing].posts[index];

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The index of the lines of the next exchange, the same for all ranks. Indices cycle through n_posts, or through
- * LKSI_LEAST_POSTS in a row of calls in which all ranks wait for all (exchange.c). */
+ * LKSI_LEAST_POSTS in a row of calls in which all ranks wait for all, or stay where lines change hands (exchange.c). */
 static inline uint32_t lksi_next_post(const lks_group *group) {
     uint32_t next = group->last_post + 1;
     if (group->is_handed_over)
@@ -33,7 +33,8 @@ static inline void lksi_post_put(lks_group *group, size_t offset, const void *da
     memcpy(lksi_post_next(group)->payload + offset, data, nbytes);
     memcpy(group->own_post.payload + offset, data, nbytes);
 }
-/* The place and the payload that `rank` showed in the last exchange. Valid until this rank's next exchange. */
+/* The place and the payload that `rank` showed in the last exchange. Valid until this rank begins to fill in its line
+ * or annex of the next exchange, which may be this one. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
     if (rank == group->rank) return &group->own_post;
     return &lksi_seat_last(group, rank)->posts[group->last_post];
@@ -42,7 +43,8 @@ static inline unsigned char *lksi_shown_in(lksi_seat *seat, uint32_t index, size
     return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[index].payload : seat->annexes[index];
 }
 /* lksi_shown_next: room for what this rank shows in the next exchange, at most LKSI_ANNEX_NBYTES, in its line or in the
- * annex. lksi_shown_by: what `rank` showed in the last exchange. `nbytes` is the same for both. */
+ * annex. lksi_shown_by: what `rank` showed in the last exchange, valid as long as lksi_post_of. `nbytes` is the same
+ * for both. */
 static inline unsigned char *lksi_shown_next(lks_group *group, size_t nbytes) {
     return lksi_shown_in(lksi_seat_next(group, group->rank), lksi_next_post(group), nbytes);
 }

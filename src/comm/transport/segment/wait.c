@@ -371,7 +371,8 @@ void lksi_wait_configure(lks_group *group) {
     atomic_compare_exchange_strong(&group->control->n_posts, &nobody_yet,
                                    group->may_spin ? LKSI_FEW_POSTS : LKSI_N_POSTS);
     group->n_posts = atomic_load(&group->control->n_posts);
-    group->is_pair = group->size == 2 && group->n_posts != LKSI_N_POSTS;
+    group->is_pair = group->size == 2 && group->n_seats == 2 && group->n_posts != LKSI_N_POSTS;
+    group->last_crossed = UINT64_MAX;
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) group->spin_ns[context] = SPIN_NS;
     group->home_cpu = -1;
     if (group->n_local > 1 && group->n_local >= n_cpus) lksi_go_home(group);
