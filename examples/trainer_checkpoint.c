@@ -74,8 +74,12 @@ lks_status trainer_checkpoint_save(trainer_progress *p) {
 
 lks_status trainer_checkpoint_stop(trainer_progress *p) {
     lks_position position = position_of(p);
-    if (p->checkpointer != NULL) TRY(lks_checkpointer_save(p->checkpointer, &position));
-    return trainer_checkpoint_save(p);
+    lks_status status = p->checkpointer != NULL ? lks_checkpointer_save(p->checkpointer, &position) : LKS_OK;
+    if (status == LKS_OK || p->flags->save == NULL) return status == LKS_OK ? trainer_checkpoint_save(p) : status;
+    char text[1024]; /* the other file is written all the same */
+    snprintf(text, sizeof text, "%s", lks_error_text());
+    (void)trainer_checkpoint_save(p);
+    return lks_error_set(status, "%s", text);
 }
 
 lks_status trainer_checkpoint_finish(trainer_progress *p) {

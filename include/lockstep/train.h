@@ -334,17 +334,22 @@ LKS_API lks_status lks_checkpointer_create(lks_checkpointer **checkpointer, lks_
 LKS_API void lks_checkpointer_destroy(lks_checkpointer *checkpointer);
 /* Starts a checkpoint if one is due, and returns when the state is copied. Call it after each step.
  *
- * If the previous checkpoint is still being written, it waits for that, at most for the timeout of the group.
+ * If the previous checkpoint is still being written, it waits for that, at most for half the timeout of the group.
  * Collective: all ranks call it after the same step.
  * Errors:     LKS_ERR_FILE: the previous checkpoint could not be written (disk full, directory removed). All ranks get
  *             it. The text names the file. The due checkpoint was not started. The group remains usable and the next
  *             checkpoint may succeed.
- *             LKS_ERR_TIMEOUT: the previous checkpoint is still being written at the timeout.
+ *             LKS_ERR_TIMEOUT: the previous checkpoint is still being written after that time. The group remains
+ *             usable.
  *             Those of lks_trainer_save. */
 LKS_API lks_status lks_checkpointer_step(lks_checkpointer *checkpointer, const lks_position *position);
-/* Writes a checkpoint now, whether one is due or not. Returns when it is on disk. Collective. */
+/* Writes a checkpoint now, whether one is due or not. Returns when it is on disk. Collective.
+ *
+ * If the previous checkpoint could not be written, that error is logged and this one is written all the same.
+ * Errors:     those of lks_checkpointer_step, of this checkpoint. */
 LKS_API lks_status lks_checkpointer_save(lks_checkpointer *checkpointer, const lks_position *position);
-/* Waits for the last checkpoint and returns whether it is on disk. Collective. */
+/* Waits for the last checkpoint, at most for half the timeout of the group, and returns whether it is on disk.
+ * Collective. */
 LKS_API lks_status lks_checkpointer_finish(lks_checkpointer *checkpointer);
 /* The path of the last checkpoint that was started. "" before the first. */
 LKS_API const char *lks_checkpointer_path(const lks_checkpointer *checkpointer);

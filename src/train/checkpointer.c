@@ -102,18 +102,21 @@ void lks_checkpointer_destroy(lks_checkpointer *c) {
 /* The name for error texts: the last file, or the directory before the first. */
 static const char *name_of(const lks_checkpointer *c) { return c->path[0] != '\0' ? c->path : c->directory; }
 
+/* Meanwhile the other ranks wait for this one, for the whole timeout. So this rank waits for half of it. */
 static lks_status wait_for_last(lks_checkpointer *c) {
     if (c->writer == NULL) return LKS_OK;
-    return lksi_checkpoint_writer_wait(c->writer, lksi_group_timeout_ms(c->trainer->options.group));
+    return lksi_checkpoint_writer_wait(c->writer, lksi_group_timeout_ms(c->trainer->options.group) / 2);
 }
 
-static lks_status begin(lks_checkpointer *c, const lks_position *position) {
-    lks_status status = wait_for_last(c);
+/* `status`: of the wait for the last checkpoint. */
+static lks_status begin(lks_checkpointer *c, const lks_position *position, lks_status status) {
+    char path[LKSI_PATH_NBYTES];
     if (status == LKS_OK) status = lksi_checkpoint_check_position(c->trainer, c->directory, position);
     LKS_TRY(lksi_checkpoint_agree(c->trainer, "checkpointer", name_of(c), status, 0));
-    lksi_checkpoint_path(c->path, c->directory, c->trainer->n_steps);
+    lksi_checkpoint_path(path, c->directory, c->trainer->n_steps);
     if (c->trainer->options.n_states > 0) /* their size depends on the batch */
-        LKS_TRY(lksi_checkpoint_make_room(c->trainer, &c->checkpoint, c->path, position));
+        LKS_TRY(lksi_checkpoint_make_room(c->trainer, &c->checkpoint, path, position));
+    snprintf(c->path, sizeof c->path, "%s", path);
     int64_t began_ns = lksi_now_ns();
     LKS_TRY(lksi_checkpoint_snapshot(c->trainer, &c->checkpoint, position, &status));
     if (c->writer != NULL)
@@ -125,7 +128,7 @@ lks_status lks_checkpointer_step(lks_checkpointer *c, const lks_position *positi
     LKS_TRY(lksi_check_given("checkpointer_step", "checkpointer", c));
     if (c->every == 0 || c->trainer->n_steps % c->every != 0)
         return lksi_check_given("checkpointer_step", "position", position);
-    return begin(c, position);
+    return begin(c, position, wait_for_last(c));
 }
 
 lks_status lks_checkpointer_finish(lks_checkpointer *c) {
@@ -136,7 +139,12 @@ lks_status lks_checkpointer_finish(lks_checkpointer *c) {
 
 lks_status lks_checkpointer_save(lks_checkpointer *c, const lks_position *position) {
     LKS_TRY(lksi_check_given("checkpointer_save", "checkpointer", c));
-    LKS_TRY(begin(c, position));
+    lks_status status = wait_for_last(c);
+    if (status != LKS_OK && status != LKS_ERR_TIMEOUT) {
+        lksi_log(LKS_LOG_ERROR, "%s", lks_error_text()); /* this checkpoint may be the last, so it is written */
+        status = LKS_OK;
+    }
+    LKS_TRY(begin(c, position, status));
     return lks_checkpointer_finish(c);
 }
 

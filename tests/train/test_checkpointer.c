@@ -1,5 +1,6 @@
 /* Checkpoints while training: a file on disk is complete, or all ranks pass it over. A resumed run ends with the same
  * bits as an uninterrupted one. */
+#define _GNU_SOURCE /* syscall */
 #include "ranks.h"
 
 #include "base/base.h"
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { BATCH = 64, N_SAMPLES = 1030, STEPS_PER_EPOCH = 17, N_STEPS = 40, GRAINS = 4 };
@@ -388,6 +390,74 @@ static int lose_the_directory(void *argument) {
     return 0;
 }
 
+static _Atomic int64_t sync_ns; /* what fsync takes longer */
+
+/* Instead of the C library's: a slow disk. */
+int fsync(int descriptor) {
+    if (sync_ns > 0) lksi_sleep_ns(sync_ns);
+    return (int)syscall(SYS_fsync, descriptor);
+}
+
+static int save_after_a_failure(void *argument) {
+    (void)argument;
+    set_up s;
+    lks_checkpointer *checkpointer;
+    RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
+    bool is_first = lks_group_rank(s.group) == 0;
+    RANK_OK(
+        lks_checkpointer_create(&checkpointer, s.trainer, directory_of(&s), &(lks_checkpointer_options){.every = 1}));
+    if (is_first) RANK_CHECK(rename(directory, elsewhere) == 0);
+    RANK_CHECK(make_step(&s, NULL) == 0);
+    RANK_OK(lks_checkpointer_step(checkpointer, &s.position)); /* the write starts and fails */
+    RANK_CHECK(make_step(&s, NULL) == 0);
+    RANK_CHECK(lks_checkpointer_save(checkpointer, &s.position) == LKS_ERR_FILE);
+    RANK_CHECK(strstr(lks_error_text(), "step-000000000002.safetensors: ") != NULL); /* its own error */
+    if (is_first) RANK_CHECK(rename(elsewhere, directory) == 0);
+    RANK_OK(lks_checkpointer_step(checkpointer, &s.position));
+    RANK_OK(lks_checkpointer_finish(checkpointer));
+    lks_checkpointer_destroy(checkpointer);
+    destroy(&s);
+    return 0;
+}
+
+static void the_checkpoint_that_is_asked_for_is_written_after_one_that_failed(void **state) {
+    (void)state;
+    empty_directory();
+    run_ranks(2, save_after_a_failure, NULL);
+    assert_steps("2");
+}
+
+/* The disk takes longer than half the timeout. Rank 0 answers before the other rank's deadline. */
+static int wait_for_a_slow_disk(void *argument) {
+    (void)argument;
+    set_up s;
+    lks_checkpointer *checkpointer;
+    RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
+    RANK_OK(
+        lks_checkpointer_create(&checkpointer, s.trainer, directory_of(&s), &(lks_checkpointer_options){.every = 1}));
+    RANK_CHECK(make_step(&s, NULL) == 0);
+    RANK_OK(lks_checkpointer_step(checkpointer, &s.position));
+    RANK_CHECK(make_step(&s, NULL) == 0);
+    if (lks_group_rank(s.group) == 0) lksi_sleep_ns(100000000);
+    RANK_CHECK(lks_checkpointer_step(checkpointer, &s.position) == LKS_ERR_TIMEOUT);
+    RANK_CHECK(strstr(lks_error_text(), "the checkpoint of step 1 is still being written after 0.5 s") != NULL);
+    RANK_OK(lks_barrier(s.group, NULL));
+    lks_checkpointer_destroy(checkpointer);
+    destroy(&s);
+    return 0;
+}
+
+static void a_slow_disk_does_not_end_the_group(void **state) {
+    (void)state;
+    empty_directory();
+    setenv("LOCKSTEP_TIMEOUT_MS", "1000", 1);
+    sync_ns = 900000000;
+    run_ranks(2, wait_for_a_slow_disk, NULL);
+    sync_ns = 0;
+    unsetenv("LOCKSTEP_TIMEOUT_MS");
+    assert_steps("1");
+}
+
 static void what_could_not_be_written_is_named_on_all_ranks_at_the_next(void **state) {
     (void)state;
     for (int size = 1; size <= 4; size *= 2) {
@@ -470,6 +540,8 @@ int main(void) {
         cmocka_unit_test(a_directory_of_later_steps_is_refused_to_a_run_that_begins_anew),
         cmocka_unit_test(two_runs_do_not_write_to_one_directory),
         cmocka_unit_test(what_could_not_be_written_is_named_on_all_ranks_at_the_next),
+        cmocka_unit_test(the_checkpoint_that_is_asked_for_is_written_after_one_that_failed),
+        cmocka_unit_test(a_slow_disk_does_not_end_the_group),
         cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),
         cmocka_unit_test(one_rank_that_wants_to_stop_is_heard_by_all_after_the_same_step),
     };
