@@ -63,8 +63,10 @@ typedef enum lks_strategy {
  * so the residual has more weight.
  * Averages of statistics (batch norm) are never compressed.
  * In a group of one rank bf16, f16 and PowerSGD leave the sum exact. A hook is called as with more ranks.
- * Gradients that are not finite stay not finite and do not enter the residual. If such a step is refused, the residual
- * of the other gradients is kept.
+ * Gradients that are not finite stay not finite and do not enter the residual. If such a step is not refused, the
+ * residuals of these elements become 0, with PowerSGD those of the whole matrix.
+ * A step that is refused without being fatal to the group drops its gradients and leaves the residuals as they were
+ * before it. PowerSGD's Q may have changed. A hook is not told of the refusal.
  *
  * Source:     Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
  *             "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */
@@ -74,7 +76,7 @@ typedef enum lks_compression_kind {
      * rounds the sum again and keeps that rounding error too. f16 has 3 bits more precision than bf16. Each block of
      * f16 has its own power-of-two scale, which brings its largest element to 2^14..2^15. Nothing overflows, and
      * elements down to 2^-38 of the largest are kept.
-     * Memory: 4 bytes per element on every rank, and 4 bytes for each element of the largest bucket.
+     * Memory: 8 bytes per element on every rank, and 4 bytes for each element of the largest bucket.
      * Source: Tang, Yu, Lian, Zhang, Liu, "DoubleSqueeze", 2019. */
     LKS_COMPRESS_BF16,
     LKS_COMPRESS_F16,
@@ -85,7 +87,7 @@ typedef enum lks_compression_kind {
      * sent in full. Each rank keeps M - P P^T M of its own M, which has the same sum over ranks as the paper's
      * residual.
      * Cost: 4 m n r multiplications per step on every rank. The reduction starts when the whole gradient is there.
-     * Memory: 4 bytes per element.
+     * Memory: 8 bytes per element, and 4 bytes for each element of the largest matrix.
      * Source: Vogels, Karimireddy, Jaggi, "PowerSGD", 2019. */
     LKS_COMPRESS_POWERSGD,
     LKS_COMPRESS_USER /* `hook` reduces */

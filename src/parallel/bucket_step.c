@@ -114,7 +114,8 @@ static size_t most_begun(const lks_distributed_optimizer *optimizer) {
     return n;
 }
 
-/* Ends a step that is refused. Waits for the `n` items that were allowed, because other ranks run them too. */
+/* Ends a step that is refused. Waits for the `n` items that were allowed, because other ranks run them too. What their
+ * reductions left out is not adopted: nothing was applied, so the residuals stay those before the step. */
 static lks_status end_row(lks_distributed_optimizer *optimizer, size_t n, lks_status status) {
     char text[LKSI_ERROR_TEXT_NBYTES];
     lksi_error_keep(text);
@@ -222,6 +223,7 @@ static lks_status begin(lks_distributed_optimizer *optimizer, const lks_step_sum
 static lks_status end(lks_distributed_optimizer *optimizer) {
     lks_status status = update_all(optimizer);
     if (status == LKS_OK) lksi_store_set_torn(optimizer->store, false);
+    if (status == LKS_OK && optimizer->compressor != NULL) lksi_compressor_adopt(optimizer->compressor);
     clear(optimizer);
     return status;
 }

@@ -186,3 +186,18 @@ lks_status lksi_compressor_reduce(lksi_compressor *compressor, size_t begin, siz
     if (middle > begin) LKS_TRY(reduce_parameters(compressor, begin, middle - begin));
     return end > middle ? reduce_plain(compressor, middle, end - middle) : LKS_OK;
 }
+
+void lksi_compressor_adopt(lksi_compressor *compressor) {
+    switch (compressor->compression.kind) {
+    case LKS_COMPRESS_BF16:
+    case LKS_COMPRESS_F16:
+        lksi_half_adopt(compressor);
+        break;
+    case LKS_COMPRESS_POWERSGD:
+        lksi_power_adopt(compressor);
+        break;
+    case LKS_COMPRESS_NONE:
+    case LKS_COMPRESS_USER:
+        break;
+    }
+}

@@ -24,16 +24,20 @@ enum {
 lks_status lksi_half_create(lksi_compressor *compressor) {
     lksi_half_compression *half = &compressor->half;
     size_t size = (size_t)lks_group_size(compressor->group);
-    half->error = lksi_alloc_array(lksi_store_buffer_begin(compressor->store), sizeof *half->error);
+    size_t count = lksi_store_buffer_begin(compressor->store);
+    half->residual = lksi_alloc_array(count, sizeof *half->residual);
+    half->error = lksi_alloc_array(count, sizeof *half->error);
     half->decoded = lksi_alloc_array(size * CHUNK, sizeof *half->decoded);
     half->inputs = lksi_alloc_array(size, sizeof *half->inputs);
-    if (half->error == NULL || half->decoded == NULL || half->inputs == NULL) return LKS_ERR_MEMORY;
+    if (half->residual == NULL || half->error == NULL || half->decoded == NULL || half->inputs == NULL)
+        return LKS_ERR_MEMORY;
     for (size_t i = 0; i < size; i++) half->inputs[i] = half->decoded + i * CHUNK;
     return LKS_OK;
 }
 
 void lksi_half_destroy(lksi_compressor *compressor) {
     lksi_half_compression *half = &compressor->half;
+    lksi_free(half->residual);
     lksi_free(half->error);
     lksi_free(half->sent);
     lksi_free(half->received);
@@ -42,14 +46,15 @@ void lksi_half_destroy(lksi_compressor *compressor) {
 }
 
 void lksi_half_reset(lksi_compressor *compressor) {
-    float *error = compressor->half.error;
-    memset(error, 0, lksi_store_buffer_begin(compressor->store) * sizeof *error);
+    float *residual = compressor->half.residual;
+    memset(residual, 0, lksi_store_buffer_begin(compressor->store) * sizeof *residual);
 }
 
 size_t lksi_half_nbytes(const lksi_compressor *compressor) {
     const lksi_half_compression *half = &compressor->half;
     size_t error_count = half->error != NULL ? lksi_store_buffer_begin(compressor->store) : 0;
-    return error_count * sizeof *half->error + half->capacity * (sizeof *half->sent + sizeof *half->received);
+    return error_count * (sizeof *half->residual + sizeof *half->error) +
+           half->capacity * (sizeof *half->sent + sizeof *half->received);
 }
 
 static lks_status reserve(lksi_half_compression *half, size_t count) {
@@ -128,7 +133,7 @@ lks_status lksi_half_reduce(lksi_compressor *compressor, size_t begin, size_t co
     float *gradients = (float *)lksi_store_gradients(compressor->store) + begin, *error = half->error + begin;
     if (reserve(half, size * (1 + d.each)) != LKS_OK) return lksi_group_fail(group, LKS_ERR_MEMORY);
 
-    compressor->loops->add(error, gradients, count);
+    compressor->loops->sum(error, gradients, half->residual + begin, count);
     for (size_t i = 0; i < size; i++)
         encode(compressor, half->sent + i * (1 + d.each), error + block_begin(&d, i), block_count(&d, i));
     LKS_TRY(lks_all_to_all(group, half->sent, half->received, 1 + d.each, type, NULL));
@@ -142,4 +147,9 @@ lks_status lksi_half_reduce(lksi_compressor *compressor, size_t begin, size_t co
     for (size_t i = 0; i < size; i++)
         decode(compressor, gradients + block_begin(&d, i), half->sent + i * (1 + d.each), 0, block_count(&d, i));
     return LKS_OK;
+}
+
+/* A group of one rank writes no errors. Both arrays are then 0. */
+void lksi_half_adopt(lksi_compressor *compressor) {
+    lksi_exchange_arrays(&compressor->half.residual, &compressor->half.error);
 }

@@ -13,6 +13,7 @@ typedef void (*lksi_decode_kernel)(float *restrict values, const uint16_t *restr
 
 typedef struct lksi_compress_kernels {
     void (*add)(float *restrict a, const float *restrict b, size_t count); /* a += b */
+    void (*sum)(float *restrict out, const float *restrict a, const float *restrict b, size_t count);
     void (*add_scaled)(float *restrict a, float factor, const float *restrict b, size_t count);
     float (*dot)(const float *a, const float *b, size_t count);
     /* The largest |value| of the finite values. 0 if there is none. */
@@ -25,11 +26,21 @@ typedef struct lksi_compress_kernels {
 
 LKSI_ISA_DECLARE(lksi_compress_kernels, lksi_compress_loops);
 
-/* --- the kinds --- */
+/* --- the kinds ---
+ *
+ * A reduction reads the residual and writes what it leaves out to another array. The two are exchanged when the step
+ * takes place. So a step that is refused needs no undoing. */
+
+static inline void lksi_exchange_arrays(float **a, float **b) {
+    float *was = *a;
+    *a = *b;
+    *b = was;
+}
 
 /* bf16 and f16 (compress_half.c). */
 typedef struct lksi_half_compression {
-    float *error;              /* this rank's residual, laid out like the flat gradients */
+    float *residual;           /* this rank's residual, laid out like the flat gradients */
+    float *error;              /* what the current step leaves out: the next residual if the step takes place */
     uint16_t *sent, *received; /* a block per rank */
     size_t capacity;           /* elements of `sent` and of `received` */
     float *decoded;            /* a chunk per rank */
@@ -40,7 +51,8 @@ typedef struct lksi_half_compression {
 typedef struct lksi_matrix {
     int index; /* the tensor in the store */
     size_t rows, columns;
-    float *error;        /* (rows, columns), row-major: this rank's residual; in a step, the gradient is added to it */
+    float *residual;     /* (rows, columns), row-major: this rank's residual */
+    float *error;        /* E of the current step, then what it leaves out: the next residual if the step takes place */
     float *left, *right; /* P and Q, column-major */
     uint64_t stream;     /* random stream of Q's initial columns */
 } lksi_matrix;
@@ -52,7 +64,7 @@ typedef struct lksi_power_compression {
     int n_matrices;
     int *plain; /* the other parameters' indices */
     int n_plain;
-    float *errors;  /* all matrices' */
+    float *errors;  /* all matrices' residuals and errors */
     float *lefts;   /* all matrices' P, then the plain gradients: the operand of the first all_reduce */
     float *rights;  /* all matrices' Q */
     float *logical; /* room for any matrix */
@@ -74,6 +86,7 @@ void lksi_half_destroy(lksi_compressor *compressor);
 void lksi_half_reset(lksi_compressor *compressor);
 size_t lksi_half_nbytes(const lksi_compressor *compressor);
 lks_status lksi_half_reduce(lksi_compressor *compressor, size_t begin, size_t count);
+void lksi_half_adopt(lksi_compressor *compressor);
 
 lks_status lksi_power_create(lksi_compressor *compressor);
 void lksi_power_destroy(lksi_compressor *compressor);
@@ -81,5 +94,6 @@ void lksi_power_reset(lksi_compressor *compressor);
 size_t lksi_power_nbytes(const lksi_compressor *compressor);
 /* All parameters at once. */
 lks_status lksi_power_reduce(lksi_compressor *compressor);
+void lksi_power_adopt(lksi_compressor *compressor);
 
 #endif

@@ -6,6 +6,10 @@ static void add(float *restrict a, const float *restrict b, size_t count) {
     for (size_t i = 0; i < count; i++) a[i] += b[i];
 }
 
+static void sum(float *restrict out, const float *restrict a, const float *restrict b, size_t count) {
+    for (size_t i = 0; i < count; i++) out[i] = a[i] + b[i];
+}
+
 static void add_scaled(float *restrict a, float factor, const float *restrict b, size_t count) {
     for (size_t i = 0; i < count; i++) a[i] += factor * b[i];
 }
@@ -55,6 +59,7 @@ HALF_LOOPS(f16)
 extern const lksi_compress_kernels LKSI_ISA_NAME(lksi_compress_loops);
 const lksi_compress_kernels LKSI_ISA_NAME(lksi_compress_loops) = {
     .add = add,
+    .sum = sum,
     .add_scaled = add_scaled,
     .dot = dot,
     .largest = largest,

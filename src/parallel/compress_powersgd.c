@@ -5,7 +5,7 @@
  *     all_reduce            P of all matrices, and in the same call the gradients that are sent in full
  *     every rank            P made orthonormal                     the same bits on all ranks
  *                           Q = E^T P                              (n,r)
- *                           residual = E - P Q^T
+ *                           residual = E - P Q^T                 once it is known that the step takes place
  *     all_reduce            Q of all matrices
  *     every rank            the sum of all E is about P Q^T        the same bits on all ranks
  *
@@ -90,7 +90,7 @@ static void count_all(const lksi_compressor *compressor, lksi_power_compression 
         }
         power->lefts_count += rows * rank;
         power->rights_count += count / rows * rank;
-        power->errors_count += count;
+        power->errors_count += 2 * count;
         if (count > power->logical_count) power->logical_count = count;
     }
 }
@@ -120,9 +120,15 @@ static void divide(const lksi_compressor *compressor, lksi_power_compression *po
         }
         size_t rows = rows_of(&view), columns = (size_t)view.count / rows;
         lksi_matrix *matrix = &power->matrices[power->n_matrices++];
-        *matrix = (lksi_matrix){
-            i, rows, columns, error, left, right, lksi_hash64(LKSI_HASH_START, view.name, strlen(view.name))};
-        error += rows * columns;
+        *matrix = (lksi_matrix){.index = i,
+                                .rows = rows,
+                                .columns = columns,
+                                .residual = error,
+                                .error = error + rows * columns,
+                                .left = left,
+                                .right = right,
+                                .stream = lksi_hash64(LKSI_HASH_START, view.name, strlen(view.name))};
+        error += 2 * rows * columns;
         left += rows * (size_t)power->rank;
         right += columns * (size_t)power->rank;
     }
@@ -176,8 +182,8 @@ static lks_status project(const lksi_compressor *compressor, const lksi_matrix *
     const lksi_power_compression *power = &compressor->power;
     size_t count;
     const float *stored = gradient_of(compressor, matrix->index, &count);
-    LKS_TRY(lksi_store_unpack(compressor->store, matrix->index, stored, power->logical));
-    compressor->loops->add(matrix->error, power->logical, matrix->rows * matrix->columns);
+    LKS_TRY(lksi_store_unpack(compressor->store, matrix->index, stored, matrix->error));
+    compressor->loops->add(matrix->error, matrix->residual, matrix->rows * matrix->columns);
     for (size_t i = 0; i < matrix->rows; i++)
         for (int k = 0; k < power->rank; k++)
             matrix->left[(size_t)k * matrix->rows + i] = compressor->loops->dot(
@@ -194,7 +200,7 @@ static void add_product(const lksi_compressor *compressor, const lksi_matrix *ma
                                           matrix->right + (size_t)k * matrix->columns, matrix->columns);
 }
 
-/* Q = E^T P. Then E becomes this rank's residual. */
+/* Q = E^T P. Then E becomes what this rank leaves out. */
 static void project_back(const lksi_compressor *compressor, const lksi_matrix *matrix) {
     int rank = compressor->power.rank;
     memset(matrix->right, 0, (size_t)rank * matrix->columns * sizeof(float));
@@ -207,7 +213,7 @@ static void project_back(const lksi_compressor *compressor, const lksi_matrix *m
 }
 
 /* Replaces the gradient by the sum over ranks. Values that are not finite appear in the sum, but are not kept in the
- * residual. */
+ * residual: a step that takes place nevertheless leaves out nothing of that matrix. */
 static lks_status conclude(const lksi_compressor *compressor, const lksi_matrix *matrix) {
     const lksi_power_compression *power = &compressor->power;
     size_t logical_count = matrix->rows * matrix->columns, count;
@@ -256,4 +262,9 @@ lks_status lksi_power_reduce(lksi_compressor *compressor) {
     LKS_TRY(
         lks_all_reduce(compressor->group, power->rights, power->rights, power->rights_count, LKS_F32, LKS_SUM, NULL));
     return each_matrix(compressor, conclude);
+}
+
+void lksi_power_adopt(lksi_compressor *compressor) {
+    for (int i = 0; i < compressor->power.n_matrices; i++)
+        lksi_exchange_arrays(&compressor->power.matrices[i].residual, &compressor->power.matrices[i].error);
 }

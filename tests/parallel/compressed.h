@@ -79,6 +79,22 @@ static inline lks_status bring(const compressed *c, int step, float scale, doubl
     return LKS_OK;
 }
 
+/* The reduction of a step that takes place. */
+static inline lks_status reduce_and_adopt(const compressed *c) {
+    LKS_TRY(lksi_compressor_reduce(c->compressor, 0, whole(c)));
+    lksi_compressor_adopt(c->compressor);
+    return LKS_OK;
+}
+
+/* The reduction of a step that is refused. One element of one rank's gradients may be NaN. */
+static inline lks_status reduce_in_vain(const compressed *c, bool is_finite) {
+    double *unused = lksi_alloc_array(whole(c), sizeof *unused);
+    LKS_TRY(bring(c, 50, 3, unused));
+    if (!is_finite && lks_group_rank(c->group) == 0) flat(c)[7] = NAN;
+    lksi_free(unused);
+    return lksi_compressor_reduce(c->compressor, 0, whole(c));
+}
+
 /* Whether all ranks' gradients have the same bits. Collective. */
 static inline bool bits_agree(const compressed *c) {
     int64_t hash = (int64_t)lksi_hash64(LKSI_HASH_START, flat(c), whole(c) * sizeof(float)), least, greatest;

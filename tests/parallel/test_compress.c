@@ -9,14 +9,17 @@ static const lks_compression halves[] = {{.kind = LKS_COMPRESS_BF16}, {.kind = L
  * at once. */
 static lks_status reduce_in_buckets(const compressed *c, int step) {
     static const size_t lengths[] = {0, 1, 7, 1023, 2, 4099, 0, 10001};
-    if (step == N_STEPS - 1) return lksi_compressor_reduce(c->compressor, 0, whole(c));
+    if (step == N_STEPS - 1) return reduce_and_adopt(c);
     size_t begin = 0;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; begin += lengths[i++])
         LKS_TRY(lksi_compressor_reduce(c->compressor, begin, lengths[i]));
-    return lksi_compressor_reduce(c->compressor, begin, whole(c) - begin);
+    LKS_TRY(lksi_compressor_reduce(c->compressor, begin, whole(c) - begin));
+    lksi_compressor_adopt(c->compressor);
+    return LKS_OK;
 }
 
-/* The sum of the applied gradients is the sum of all gradients minus what the ranks hold back, which is bounded. */
+/* The sum of the applied gradients is the sum of all gradients minus what the ranks hold back, which is bounded. Two
+ * steps in between are refused, and their gradients dropped. */
 static int nothing_is_lost(int rank, int size, void *compression) {
     (void)rank;
     compressed c = {0};
@@ -29,8 +32,9 @@ static int nothing_is_lost(int rank, int size, void *compression) {
         MUST_OK(reduce_in_buckets(&c, step));
         MUST(bits_agree(&c));
         for (size_t i = 0; i < whole(&c); i++) applied[i] += (double)flat(&c)[i];
+        if (step == 1 || step == 2) MUST_OK(reduce_in_vain(&c, step == 1));
     }
-    for (size_t i = 0; i < parameters_end(&c) && size > 1; i++) held[i] = (double)c.compressor->half.error[i];
+    for (size_t i = 0; i < parameters_end(&c) && size > 1; i++) held[i] = (double)c.compressor->half.residual[i];
     MUST_OK(lks_all_reduce(c.group, held, held, whole(&c), LKS_F64, LKS_SUM, NULL));
     for (size_t i = 0; i < whole(&c); i++) {
         /* Standard normal draws: a sum over `size` ranks is below 8 sqrt(size). Its last f32 bit is 2^-24 of it, its
@@ -61,7 +65,7 @@ static int scales_fit(int rank, int size, void *argument) {
     compressed c = {0};
     MUST_OK(compressed_begin(&c, &halves[1]));
     for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++) {
-        memset(c.compressor->half.error, 0, parameters_end(&c) * sizeof(float));
+        memset(c.compressor->half.residual, 0, parameters_end(&c) * sizeof(float));
         double *brought = lksi_alloc_array(whole(&c), sizeof(double));
         /* The ranks' gradients differ by orders of magnitude: each block has its own scale. */
         MUST_OK(bring(&c, 3, scales[s], brought));
@@ -69,7 +73,7 @@ static int scales_fit(int rank, int size, void *argument) {
         memset(brought, 0, whole(&c) * sizeof(double));
         for (int i = 0; i < size; i++)
             if (i != 1) MUST_OK(add_drawn(&c, 3, i, scales[s], brought));
-        MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
+        MUST_OK(reduce_and_adopt(&c));
         for (size_t i = 0; i < parameters_end(&c); i++)
             MUST(fabs((double)flat(&c)[i] - brought[i]) <= 8 * size * 0x1p-11 * (double)scales[s]);
         lksi_free(brought);
@@ -91,12 +95,12 @@ static int not_finite_is_seen(int rank, int size, void *compression) {
     size_t nan_at = 5, inf_at = parameters_end(&c) / 2;
     if (rank == 0) flat(&c)[nan_at] = NAN;
     if (rank == size - 1) flat(&c)[inf_at] = -INFINITY;
-    MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
+    MUST_OK(reduce_and_adopt(&c));
     MUST(isnan(flat(&c)[nan_at]) && isinf(flat(&c)[inf_at]) && flat(&c)[inf_at] < 0);
     for (size_t i = 0; i < whole(&c); i++)
         MUST(i == nan_at || i == inf_at || fabs((double)flat(&c)[i] - brought[i]) < size * 0x1p-4);
     MUST_OK(bring(&c, 1, 1, brought));
-    MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
+    MUST_OK(reduce_and_adopt(&c));
     for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(flat(&c)[i]));
     lksi_free(brought);
     compressed_end(&c);

@@ -29,7 +29,7 @@ static int is_exact_in_every_step(compressed *c, int rank, bool is_own_direction
     for (int step = 0; step < 4; step++) {
         MUST(bring_rank_1(c, step, rank, is_own_direction) == 0);
         MUST_OK(lks_all_reduce(c->group, flat(c), exact, whole(c), LKS_F32, LKS_SUM, NULL));
-        MUST_OK(lksi_compressor_reduce(c->compressor, 0, whole(c)));
+        MUST_OK(reduce_and_adopt(c));
         MUST(bits_agree(c));
         float largest = c->compressor->loops->largest(exact, whole(c));
         for (size_t i = 0; i < whole(c); i++) MUST(fabsf(flat(c)[i] - exact[i]) <= 1e-5f * largest);
@@ -70,7 +70,7 @@ static lks_status all_held_back(const compressed *c, double *held) {
     for (int i = 0; i < power->n_matrices; i++) {
         size_t offset, count;
         lksi_store_place(c->store, power->matrices[i].index, &offset, &count);
-        LKS_TRY(lksi_store_pack(c->store, power->matrices[i].index, power->matrices[i].error, stored + offset));
+        LKS_TRY(lksi_store_pack(c->store, power->matrices[i].index, power->matrices[i].residual, stored + offset));
     }
     for (size_t i = 0; i < whole(c); i++) held[i] = (double)stored[i];
     lksi_free(stored);
@@ -84,19 +84,20 @@ static double norm(const double *values, size_t count) {
 }
 
 /* With the same gradients in every step, their mean is approached, because what was not applied is held back for later
- * steps. */
+ * steps. Steps in between are refused, and their gradients dropped. */
 static int nothing_is_lost(int rank, int size, void *argument) {
-    enum { N_STEPS = 40 };
+    enum { N_STEPS = 40, REFUSED_EVERY = 8 };
     (void)rank, (void)argument;
     compressed c = {0};
     MUST_OK(compressed_begin(&c, &rank_4));
     double *brought = lksi_alloc_array(whole(&c), sizeof(double)),
            *applied = lksi_alloc_array(whole(&c), sizeof(double));
-    double *held = lksi_alloc_array(whole(&c), sizeof(double)), first = 0;
+    double *held = lksi_alloc_array(whole(&c), sizeof(double)), *still = lksi_alloc_array(whole(&c), sizeof(double));
+    double first = 0;
     for (int step = 0; step < N_STEPS; step++) {
         memset(brought, 0, whole(&c) * sizeof(double));
         MUST_OK(bring(&c, 0, 1, brought));
-        MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
+        MUST_OK(reduce_and_adopt(&c));
         MUST(bits_agree(&c));
         for (size_t i = 0; i < whole(&c); i++) applied[i] += (double)flat(&c)[i];
         MUST_OK(all_held_back(&c, held));
@@ -104,10 +105,14 @@ static int nothing_is_lost(int rank, int size, void *argument) {
         for (size_t i = 0; i < whole(&c); i++)
             MUST(fabs((step + 1) * brought[i] - applied[i] - held[i]) < 1e-5 * (step + 1) * size);
         if (step == 0) first = norm(held, parameters_end(&c));
+        if (step % REFUSED_EVERY != 0) continue;
+        MUST_OK(reduce_in_vain(&c, step % (2 * REFUSED_EVERY) == 0));
+        MUST_OK(all_held_back(&c, still));
+        MUST(memcmp(still, held, whole(&c) * sizeof(double)) == 0);
     }
     MUST(first > 0.5 * norm(brought, parameters_end(&c)));        /* noise has no low rank, so much is held back ... */
     MUST(norm(held, parameters_end(&c)) < 0.5 * first * N_STEPS); /* ... but it is applied in later steps */
-    lksi_free(brought), lksi_free(applied), lksi_free(held);
+    lksi_free(brought), lksi_free(applied), lksi_free(held), lksi_free(still);
     compressed_end(&c);
     return 0;
 }
@@ -129,11 +134,11 @@ static int bad_values(int rank, int size, void *argument) {
         lksi_store_place(c.store, lks_store_find(c.store, "fc1.weight"), &offset, &count);
         MUST_OK(bring(&c, k, 1, unused));
         if (rank == 1) flat(&c)[offset + 7] = bad[k];
-        MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
+        MUST_OK(reduce_and_adopt(&c));
         MUST(bits_agree(&c));
         for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(flat(&c)[i]) == !(i >= offset && i < offset + count));
         MUST_OK(bring(&c, k, 1, unused));
-        MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
+        MUST_OK(reduce_and_adopt(&c));
         for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(flat(&c)[i]));
     }
     lksi_free(unused);
@@ -152,14 +157,14 @@ static int odd_scales(int rank, int size, void *argument) {
     compressed c = {0};
     MUST_OK(compressed_begin(&c, &rank_1));
     memset(flat(&c), 0, whole(&c) * sizeof(float));
-    MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
+    MUST_OK(reduce_and_adopt(&c));
     for (size_t i = 0; i < whole(&c); i++) MUST(flat(&c)[i] == 0);
     MUST(is_exact_in_every_step(&c, rank, false) == 0);
     for (int k = 0; k < 2; k++) {
         double *brought = lksi_alloc_array(whole(&c), sizeof(double)), sum = 0;
-        memset(c.compressor->power.errors, 0, 16 * sizeof(float));
+        memset(c.compressor->power.matrices[0].residual, 0, 16 * sizeof(float));
         MUST_OK(bring(&c, 0, k == 0 ? 1e30f : 1e-30f, brought));
-        MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
+        MUST_OK(reduce_and_adopt(&c));
         for (size_t i = 0; i < parameters_end(&c); i++) sum += fabs((double)flat(&c)[i]);
         MUST(isfinite(sum) && sum > 0);
         lksi_free(brought);
