@@ -170,7 +170,8 @@ typedef struct lks_collective_options {
 
 /* Waits until the operation is done, and returns its status.
  *
- * The deadline of an operation counts from its call. After a receive, its lks_received is filled in.
+ * The deadline of an operation counts from its call, also while earlier operations of the group are in progress.
+ * After a receive, its lks_received is filled in.
  * Ownership:  `work` is freed in any case. */
 LKS_API lks_status lks_work_wait(lks_work *work);
 /* Sets *is_done to whether the operation is done, without waiting.

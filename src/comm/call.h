@@ -102,7 +102,8 @@ lks_status lksi_work_run(lks_group *group, const lksi_call *call);
 /* Returns when all ranks have called it. It ends the call before, between hosts. */
 lks_status lksi_await_all(lks_group *group, const char *operation);
 /* Returns when no collective is in progress on the group's worker. For operations that run on the caller's thread
- * without lksi_run. */
+ * without lksi_run. await_turn fails the group at the deadline of `call`, whose submitted_ns is set. */
+lks_status lksi_work_await_turn(lks_group *group, const lksi_call *call);
 void lksi_work_drain(lks_group *group);
 /* Waits for the calls in progress and ends the worker. To be called before any part of the group is freed. */
 void lksi_work_stop(lks_group *group);

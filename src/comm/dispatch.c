@@ -96,9 +96,9 @@ lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence) {
 
 static lks_status run_algorithm(lks_group *group, const lksi_call *call) {
     const lksi_algorithm *algorithm = call->algorithm;
-    bool is_on_one_host = lksi_is_on_one_host(group), is_users = call->sequence < LKSI_SPLIT_CALL;
+    bool is_on_one_host = lksi_is_on_one_host(group);
     group->progress = (lksi_progress){.name = call->operation->name,
-                                      .sequence = is_users ? call->sequence : lksi_n_calls(group),
+                                      .sequence = lksi_call_number(group, call),
                                       .timeout_ms = call->timeout_ms,
                                       .started_ns = call->submitted_ns};
     if (group->parent != NULL)

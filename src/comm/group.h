@@ -195,6 +195,10 @@ static inline uint64_t lksi_count_call(lks_group *group) {
     atomic_store_explicit(&group->counters.n_calls, sequence, memory_order_relaxed);
     return sequence;
 }
+/* The number of a call in texts. Internal calls have that of the user's call that they belong to. */
+static inline uint64_t lksi_call_number(const lks_group *group, const lksi_call *call) {
+    return call->sequence < LKSI_SPLIT_CALL ? call->sequence : lksi_n_calls(group);
+}
 /* For a call that was refused after it was counted. */
 static inline void lksi_uncount_call(lks_group *group) {
     atomic_store_explicit(&group->counters.n_calls, lksi_n_calls(group) - 1, memory_order_relaxed);

@@ -116,13 +116,17 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
         return lksi_error(LKS_ERR_UNSUPPORTED, "%s: the group's ranks talk over %s and share no memory", name,
                           group->remote->name);
 
-    lksi_work_drain(group);
-    lksi_messenger_take(group);
-    LKS_TRY(lksi_begin(group, name, lksi_n_calls(group) + 1));
     lksi_operation operation = {.name = name, .has_count = true};
-    uint64_t hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));
-    hash = lksi_mix(lksi_mix(hash, lksi_count_call(group)), nbytes);
-    lksi_call call = {.operation = &operation, .count = nbytes, .fingerprint = hash};
+    lksi_call call = {.operation = &operation,
+                      .count = nbytes,
+                      .sequence = lksi_n_calls(group) + 1,
+                      .submitted_ns = lksi_running_ns()};
+    LKS_TRY(lksi_work_await_turn(group, &call));
+    lksi_messenger_take(group);
+    LKS_TRY(lksi_begin(group, name, call.sequence));
+    group->progress.started_ns = call.submitted_ns, group->progress.moved_ns = lksi_running_ns();
+    call.fingerprint = lksi_hash64(LKSI_HASH_START, name, strlen(name));
+    call.fingerprint = lksi_mix(lksi_mix(call.fingerprint, lksi_count_call(group)), nbytes);
     lks_status status = allocate(group, &call, is_shared, data);
     /* LKS_ERR_MEMORY is known to all ranks, so the group remains usable. */
     if (status != LKS_OK && status != LKS_ERR_MEMORY) return lksi_group_fail(group, status);

@@ -160,6 +160,17 @@ void lksi_watch_destroy(lksi_watch *watch) {
     destroy_unstarted(watch);
 }
 
+void lksi_watch_forget(lksi_watch *watch) {
+    if (watch == NULL) return;
+    while (watch->entries != NULL) {
+        entry *gone = watch->entries;
+        watch->entries = gone->next;
+        lksi_free(gone);
+    }
+    lksi_free(watch->thread);
+    lksi_free(watch);
+}
+
 /* Takes no lock: the watch holds it while a notice runs. */
 lks_status lksi_watch_add_in_notice(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,
                                     void *argument) {

@@ -16,6 +16,7 @@ typedef bool (*lksi_watch_notice)(void *argument, int descriptor);
 
 lks_status lksi_watch_create(lksi_watch **watch);
 void lksi_watch_destroy(lksi_watch *watch); /* accepts NULL */
+void lksi_watch_forget(lksi_watch *watch);  /* in a forked child: frees the memory only; accepts NULL */
 lks_status lksi_watch_add(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,
                           void *argument);
 lks_status lksi_watch_add_in_notice(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,

@@ -5,9 +5,10 @@
  *     worker     └─> run ──┴─> run ──────────┘     one per group, started with its first asynchronous collective
  *
  * Collectives of a group run in the order of their calls. Submitted ones run on the worker. The others run on the
- * caller's thread after the worker has become idle. Point-to-point messages need no worker: calls on the group progress
- * them. The user owns a work. It may outlive its group: a destroyed group first finishes its collectives, at their
- * deadline at the latest, and cancels its messages.
+ * caller's thread after the worker has become idle. A call whose deadline passes before its turn kills the group, which
+ * also ends the worker's call. Point-to-point messages need no worker: calls on the group progress them. The user owns
+ * a work. It may outlive its group: a destroyed group first finishes its collectives, at their deadline at the latest,
+ * and cancels its messages.
  */
 #include "comm/work.h"
 
@@ -16,6 +17,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
+
+enum { SLICE_NS = 50 * 1000 * 1000 }; /* of a wait for the worker: short, so that a stop of the process shows */
 
 struct lks_work {
     lks_work *next;
@@ -32,9 +35,10 @@ struct lks_work {
 struct lksi_worker {
     lks_group *group;
     lksi_thread *thread;
-    pthread_mutex_t mutex; /* guards the queue and is_stopping */
+    pthread_mutex_t mutex; /* guards the queue, running and is_stopping */
     pthread_cond_t submitted, finished;
     lks_work *queue, **queue_end;
+    const lks_work *running; /* NULL: none */
     bool is_stopping;
     atomic_int n_under_way;
 };
@@ -56,6 +60,7 @@ static lks_work *next_work(lksi_worker *worker) {
     while (worker->queue == NULL && !worker->is_stopping) pthread_cond_wait(&worker->submitted, &worker->mutex);
     lks_work *work = worker->queue;
     if (work != NULL) worker->queue = work->next;
+    worker->running = work;
     if (worker->queue == NULL) worker->queue_end = &worker->queue;
     pthread_mutex_unlock(&worker->mutex);
     return work;
@@ -66,6 +71,7 @@ static void run_one(lksi_worker *worker, lks_work *work) {
     work->status = lksi_execute(worker->group, &work->call);
     if (work->status != LKS_OK) snprintf(work->text, sizeof work->text, "%s", lks_error_text());
     pthread_mutex_lock(&worker->mutex);
+    worker->running = NULL;
     atomic_store(&work->is_done, true);
     atomic_fetch_sub(&worker->n_under_way, 1);
     pthread_cond_broadcast(&worker->finished);
@@ -183,22 +189,68 @@ static bool is_idle(const lks_group *group) {
     return group->worker == NULL || atomic_load(&group->worker->n_under_way) == 0;
 }
 
-/* Waits until the worker has finished a work. While messages must be progressed, it waits for at most LKSI_POKE_NS. */
-static void wait_for_worker(lks_group *group, const atomic_bool *is_done) {
+/* Waits until the worker has finished a work, but not for long. While messages must be progressed, it waits for at most
+ * LKSI_POKE_NS. */
+static void wait_for_worker(lks_group *group, const atomic_bool *is_done, int64_t most_ns) {
     lksi_worker *worker = group->worker;
-    bool is_poking = lksi_poke(group, LKSI_CONTEXT_COLLECTIVE);
-    int64_t until_ns = lksi_now_ns() + LKSI_POKE_NS;
+    if (lksi_poke(group, LKSI_CONTEXT_COLLECTIVE) && most_ns > LKSI_POKE_NS) most_ns = LKSI_POKE_NS;
+    int64_t since_ns = lksi_now_ns();
     pthread_mutex_lock(&worker->mutex);
     bool is_over = is_done != NULL ? atomic_load(is_done) : is_idle(group);
-    if (!is_over && is_poking)
-        lksi_cond_wait_until(&worker->finished, &worker->mutex, until_ns);
-    else if (!is_over)
-        pthread_cond_wait(&worker->finished, &worker->mutex);
+    if (!is_over) lksi_cond_wait_until(&worker->finished, &worker->mutex, since_ns + most_ns);
     pthread_mutex_unlock(&worker->mutex);
+    lksi_forgive_stop(since_ns, lksi_now_ns());
 }
 
 void lksi_work_drain(lks_group *group) {
-    while (!is_idle(group)) wait_for_worker(group, NULL);
+    while (!is_idle(group)) wait_for_worker(group, NULL, SLICE_NS);
+}
+
+static int64_t deadline_ns(const lks_group *group, const lksi_call *call) {
+    return call->submitted_ns + (call->timeout_ms > 0 ? call->timeout_ms : group->timeout_ms) * LKSI_NS_PER_MS;
+}
+
+static void describe(const lks_group *group, const lksi_call *call, char *text, size_t text_nbytes) {
+    snprintf(text, text_nbytes, "%s, call %llu", call->operation->name,
+             (unsigned long long)lksi_call_number(group, call));
+}
+
+/* Whether the deadline of `call` has passed while an earlier call is in progress, which it describes. A call in
+ * progress with an earlier deadline ends by itself, with an error that says more. In a dead group it ends soon, too. */
+static bool is_late(const lks_group *group, const lksi_call *call, char *ahead, size_t ahead_nbytes) {
+    lksi_worker *worker = group->worker;
+    if (lksi_running_ns() < deadline_ns(group, call) || lksi_control_is_aborted(group->control)) return false;
+    pthread_mutex_lock(&worker->mutex);
+    const lks_work *running = worker->running;
+    bool is_behind = running != NULL && deadline_ns(group, &running->call) > deadline_ns(group, call);
+    if (is_behind) describe(group, &running->call, ahead, ahead_nbytes);
+    pthread_mutex_unlock(&worker->mutex);
+    return is_behind;
+}
+
+/* Kills the group if a call that has not had its turn is late. */
+static lks_status check_turn(lks_group *group, const lksi_call *call) {
+    char ahead[80], waiting[80];
+    if (!is_late(group, call, ahead, sizeof ahead)) return LKS_OK;
+    lksi_sleep_ns(LKSI_SECOND_LOOK_NS);
+    if (!is_late(group, call, ahead, sizeof ahead)) return LKS_OK;
+    int64_t waited_ms = (deadline_ns(group, call) - call->submitted_ns) / LKSI_NS_PER_MS;
+    describe(group, call, waiting, sizeof waiting);
+    return lksi_group_fail(group, lksi_refuse_late(group, waiting, waited_ms, ahead));
+}
+
+/* The time until the next check. */
+static int64_t slice_ns(const lks_group *group, const lksi_call *call) {
+    int64_t left_ns = deadline_ns(group, call) - lksi_running_ns();
+    return left_ns > 0 && left_ns < SLICE_NS ? left_ns : SLICE_NS;
+}
+
+lks_status lksi_work_await_turn(lks_group *group, const lksi_call *call) {
+    while (!is_idle(group)) {
+        LKS_TRY(check_turn(group, call));
+        wait_for_worker(group, NULL, slice_ns(group, call));
+    }
+    return LKS_OK;
 }
 
 lks_status lksi_work_run(lks_group *group, const lksi_call *call) {
@@ -206,7 +258,7 @@ lks_status lksi_work_run(lks_group *group, const lksi_call *call) {
     if (is_idle(group)) return lksi_execute(group, call);
     lksi_call timed = *call;
     timed.submitted_ns = lksi_running_ns();
-    lksi_work_drain(group);
+    LKS_TRY(lksi_work_await_turn(group, &timed));
     return lksi_execute(group, &timed);
 }
 
@@ -226,13 +278,21 @@ static lks_status refuse_child(const lks_work *work, const char *name) {
     return is_done ? LKS_OK : lksi_group_check(work->group, name);
 }
 
+/* A work that is late kills the group. The worker then finishes it with the error. */
+static void await_done(lks_work *work) {
+    int64_t section_ns = lksi_timeline_begin();
+    while (!atomic_load(&work->is_done)) {
+        (void)check_turn(work->group, &work->call);
+        wait_for_worker(work->group, &work->is_done, slice_ns(work->group, &work->call));
+    }
+    lksi_timeline_end(section_ns, "wait", work->call.operation->name);
+}
+
 static lks_status wait_until_done(lks_work *work) {
     LKS_TRY(refuse_child(work, "work_wait"));
     lks_status status;
     if (work->is_collective) {
-        int64_t section_ns = lksi_timeline_begin();
-        while (!atomic_load(&work->is_done)) wait_for_worker(work->group, &work->is_done);
-        lksi_timeline_end(section_ns, "wait", work->call.operation->name);
+        await_done(work);
         status = work->status;
     } else {
         status = lksi_transfer_wait(work->group, &work->transfer);
@@ -260,6 +320,7 @@ lks_status lks_work_test(lks_work *work, int *is_done) {
     if (work->is_collective) {
         *is_done = atomic_load(&work->is_done);
         if (!*is_done) (void)lksi_poke(work->group, LKSI_CONTEXT_COLLECTIVE);
+        if (!*is_done) (void)check_turn(work->group, &work->call);
     } else {
         lksi_transfer_test(work->group, &work->transfer);
         *is_done = lksi_transfer_is_done(&work->transfer);

@@ -19,6 +19,7 @@ lks_status lksi_world_create(lksi_world **world, lksi_thread_world *threads) {
     lksi_world *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->n_holding = 1;
+    created->n_forks = atomic_load(&lksi_n_forks);
     created->threads = threads;
     created->door = -1;
     pthread_mutex_init(&created->mutex, NULL);
@@ -28,16 +29,30 @@ lks_status lksi_world_create(lksi_world **world, lksi_thread_world *threads) {
 
 void lksi_world_hold(lksi_world *world) { atomic_fetch_add(&world->n_holding, 1); }
 
-void lksi_world_release(lksi_world *world) {
-    if (world == NULL || atomic_fetch_sub(&world->n_holding, 1) > 1) return;
+static void shut(lksi_world *world) {
     if (world->is_mpi) lksi_mpi_let_go();
     lksi_watch_destroy(world->watch);
     lksi_acceptor_destroy(world->acceptor);
     if (world->door >= 0) close(world->door);
+    for (const lksi_caller *each = world->callers; each != NULL; each = each->next) close(each->descriptor);
+}
+
+/* For a forked child. The thread and MPI are its parent's, and so is what the descriptors refer to. The child closed
+ * most of its copies at the fork: their numbers may be the program's now. */
+static void forget(lksi_world *world) {
+    lksi_watch_forget(world->watch);
+    lksi_acceptor_forget(world->acceptor);
+}
+
+void lksi_world_release(lksi_world *world) {
+    if (world == NULL || atomic_fetch_sub(&world->n_holding, 1) > 1) return;
+    if (world->n_forks == atomic_load(&lksi_n_forks))
+        shut(world);
+    else
+        forget(world);
     while (world->callers != NULL) {
         lksi_caller *gone = world->callers;
         world->callers = gone->next;
-        close(gone->descriptor);
         lksi_free(gone);
     }
     pthread_mutex_destroy(&world->mutex);

@@ -27,6 +27,7 @@ typedef struct lksi_caller lksi_caller;
 
 typedef struct lksi_world {
     atomic_int n_holding;
+    unsigned n_forks;           /* lksi_n_forks when it was made */
     lksi_thread_world *threads; /* NULL if ranks are processes */
     bool is_apart;              /* ranks of one host also use tcp or mpi: it was requested by name */
     bool is_over_mpi;           /* ranks of different hosts use MPI */

@@ -335,6 +335,62 @@ static void a_work_ends_at_its_deadline(void **state) {
     run_processes(2, a_work_times_out, NULL);
 }
 
+typedef enum late_kind { LATE_CALL, LATE_WAIT, LATE_TEST, LATE_ALLOCATION } late_kind;
+
+static lks_status be_late(lks_group *world, late_kind kind) {
+    void *data;
+    lks_work *work;
+    if (kind == LATE_CALL) return lks_barrier(world, &(lks_collective_options){.timeout_ms = 200});
+    if (kind == LATE_ALLOCATION) return lks_symmetric_alloc(world, 64, &data); /* has the timeout of the group */
+    lks_status status = lks_barrier(world, &(lks_collective_options){.timeout_ms = 200, .work = &work});
+    for (int is_done = 0; kind == LATE_TEST && status == LKS_OK && is_done == 0;)
+        status = lks_work_test(work, &is_done);
+    return status == LKS_OK ? lks_work_wait(work) : status;
+}
+
+typedef struct late {
+    late_kind kind;
+    char *transport;
+} late;
+
+/* The call in progress has a later deadline than the call behind it. */
+static int a_call_is_late_behind_a_work(int rank, int size, void *argument) {
+    (void)size;
+    const late *call = argument;
+    int32_t x = 0;
+    lks_group *world;
+    lks_work *work;
+    int64_t most_ns = INT64_C(10000000000), begin_ns = lksi_now_ns();
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = call->transport}));
+    if (rank == 0) {
+        world->timeout_ms = 200;
+        MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_I32, LKS_SUM,
+                               &(lks_collective_options){.work = &work, .timeout_ms = 60000}));
+        MUST(be_late(world, call->kind) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 0 waited 200 ms for its all_reduce, call 1, which waits for rank 1 (host ");
+        MUST_SAY(call->kind == LATE_ALLOCATION ? "; symmetric_alloc, call 2, 0 bytes done"
+                                               : "; barrier, call 2, 0 bytes done");
+        MUST(lks_work_wait(work) == LKS_ERR_TIMEOUT);
+        MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 0 waited 200 ms for its all_reduce, call 1");
+    } else {
+        while (!lksi_control_is_aborted(world->control)) lksi_sleep_ns(1000000);
+        MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 0 gave up: rank 0 waited 200 ms for its all_reduce, call 1");
+    }
+    MUST(lksi_now_ns() - begin_ns < most_ns);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_call_ends_at_its_deadline_behind_a_work(void **state) {
+    (void)state;
+    for (int kind = LATE_CALL; kind <= LATE_ALLOCATION; kind++)
+        run_threads(2, a_call_is_late_behind_a_work, &(late){(late_kind)kind, NULL});
+    run_processes(2, a_call_is_late_behind_a_work, &(late){LATE_CALL, "tcp"});
+    run_processes(2, a_call_is_late_behind_a_work, &(late){LATE_WAIT, "tcp"});
+}
+
 /* If two threads of a group find an error at once, the group keeps one of the errors, with its complete text. */
 static int both_threads_fail(int rank, int size, void *argument) {
     (void)argument;
@@ -497,6 +553,7 @@ int main(void) {
         cmocka_unit_test(an_error_is_kept_in_the_work),
         cmocka_unit_test(works_outlive_their_group_finished_or_given_up),
         cmocka_unit_test(a_work_ends_at_its_deadline),
+        cmocka_unit_test(a_call_ends_at_its_deadline_behind_a_work),
         cmocka_unit_test(whoever_asks_gives_way_to_its_worker),
         cmocka_unit_test(whoever_asks_all_the_time_gives_way),
         cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),

@@ -6,6 +6,7 @@
 #include "comm/comm_internal.h"
 #include "comm/transport/segment/message.h"
 #include "comm/transport/tcp/tcp.h"
+#include "comm/world.h"
 #include "fate.h"
 #include "ranks.h"
 #include "refuse.h"
@@ -1275,6 +1276,54 @@ static void a_forked_child_has_a_worker_of_its_own_in_a_group_of_one(void **stat
     run_processes(1, one_alone_has_a_child_that_works, NULL);
 }
 
+/* Frees the last group of the world. Its files have numbers that the fork has set free. */
+static int frees_a_group_of_one(lks_group *group) {
+    int files[8];
+    for (int i = 0; i < 8; i++) MUST((files[i] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0);
+    MUST_OK(lks_barrier(group, NULL));
+    lks_group_destroy(group);
+    for (int i = 0; i < 8; i++) MUST(close(files[i]) == 0);
+    MUST(lks_memory_nbytes() == 0);
+    return 0;
+}
+
+static bool hear(void *n_heard, int descriptor) {
+    (void)descriptor;
+    atomic_fetch_add((atomic_int *)n_heard, 1);
+    return false;
+}
+
+static int a_child_frees_a_group_of_one(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world, *mine;
+    int state = 0, ends[2];
+    atomic_int n_heard = 0;
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = argument}));
+    MUST_OK(lks_group_split(world, rank, 0, &mine));
+    lks_group_destroy(world);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        _exit(frees_a_group_of_one(mine) == 0 ? 0 : 1);
+    }
+    MUST(waitpid(child, &state, 0) == child && state == 0);
+    MUST(pipe2(ends, O_CLOEXEC) == 0);
+    MUST_OK(lksi_watch_add(mine->world->watch, ends[0], LKSI_WATCH_INPUT, hear, &n_heard));
+    MUST(write(ends[1], "", 1) == 1);
+    for (int i = 0; i < 5000 && n_heard == 0; i++) lksi_sleep_ns(1000000);
+    MUST(n_heard == 1); /* the watch thread lives */
+    lksi_watch_remove(mine->world->watch, ends[0]);
+    close(ends[0]), close(ends[1]);
+    lks_group_destroy(mine);
+    return 0;
+}
+
+static void a_forked_child_frees_the_memory_alone_of_its_parents_world(void **state) {
+    (void)state;
+    run_processes(2, a_child_frees_a_group_of_one, "shm");
+    run_processes(2, a_child_frees_a_group_of_one, "tcp");
+}
+
 /* Rank 1 is process 1 of its namespace, and its child there is process 2, which ends. Rank 2 is process 2 of another
  * namespace. */
 static int join_in_a_container(int rank, int size, void *argument) {
@@ -2009,6 +2058,7 @@ int main(void) {
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
         cmocka_unit_test(a_forked_child_does_not_wait_for_a_worker_of_its_parent),
         cmocka_unit_test(a_forked_child_has_a_worker_of_its_own_in_a_group_of_one),
+        cmocka_unit_test(a_forked_child_frees_the_memory_alone_of_its_parents_world),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_lost_in_another_namespace_is_named),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),

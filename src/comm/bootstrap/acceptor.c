@@ -300,3 +300,5 @@ void lksi_acceptor_destroy(lksi_acceptor *acceptor) {
     if (acceptor->epoll >= 0) close(acceptor->epoll);
     lksi_free(acceptor);
 }
+
+void lksi_acceptor_forget(lksi_acceptor *acceptor) { lksi_free(acceptor); }

@@ -32,5 +32,6 @@ int lksi_acceptor_descriptor(const lksi_acceptor *acceptor);
 /* Accepts connections, continues all handshakes without blocking, and calls `accepted` for each that is done. */
 void lksi_acceptor_step(lksi_acceptor *acceptor);
 void lksi_acceptor_destroy(lksi_acceptor *acceptor); /* closes unfinished connections; accepts NULL */
+void lksi_acceptor_forget(lksi_acceptor *acceptor);  /* in a forked child: frees the memory only; accepts NULL */
 
 #endif

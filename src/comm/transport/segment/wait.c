@@ -37,7 +37,6 @@ enum {
     PATIENT_NS = 5000 * 1000, /* where lksi_work_is_patient() */
     N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
-    SECOND_LOOK_NS = 20 * 1000 * 1000, /* before a deadline counts as missed: check_deadline */
 };
 static const int64_t stall_report_ns = INT64_C(10) * 1000 * 1000 * 1000;
 
@@ -202,6 +201,17 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
                       (long long)lksi_progress_in(group, context)->timeout_ms, awaited, doing);
 }
 
+/* Another thread executes the call in progress, so group->progress is not read. */
+lks_status lksi_refuse_late(const lks_group *group, const char *waiting, int64_t waited_ms, const char *ahead) {
+    char awaited[400] = "";
+    const lksi_activity *activity = &group->own_seat->activities[LKSI_CONTEXT_COLLECTIVE];
+    int rank = atomic_load_explicit(&activity->awaited, memory_order_relaxed) - 1;
+    if (rank >= 0) describe_awaited(group, true, &rank, 1, awaited, sizeof awaited);
+    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for its %s%s%s; %s, 0 bytes done",
+                      lksi_world_rank(group, group->rank), (long long)waited_ms, ahead,
+                      awaited[0] != '\0' ? ", which waits for " : "", awaited, waiting);
+}
+
 int64_t lksi_deadline_ns(lks_group *group, lksi_context context) {
     const lksi_progress *progress = lksi_progress_in(group, context);
     int64_t timeout_ms = progress->timeout_ms > 0 ? progress->timeout_ms : group->timeout_ms;
@@ -210,7 +220,7 @@ int64_t lksi_deadline_ns(lks_group *group, lksi_context context) {
 }
 
 /* If the process was stopped and continues, this thread may read the clock before another thread has detected the stop
- * and subtracted it. So a missed deadline is checked a second time after SECOND_LOOK_NS. */
+ * and subtracted it. So a missed deadline is checked a second time after LKSI_SECOND_LOOK_NS. */
 static lks_status check_deadline(lks_group *group, lksi_context context, const int *ranks, int n_ranks,
                                  int64_t *left_ns) {
     lksi_progress *progress = lksi_progress_in(group, context);
@@ -223,7 +233,7 @@ static lks_status check_deadline(lks_group *group, lksi_context context, const i
     }
     *left_ns = lksi_deadline_ns(group, context) - lksi_running_ns();
     if (*left_ns > 0) return LKS_OK;
-    lksi_sleep_ns(SECOND_LOOK_NS);
+    lksi_sleep_ns(LKSI_SECOND_LOOK_NS);
     *left_ns = lksi_deadline_ns(group, context) - lksi_running_ns();
     return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }

@@ -53,6 +53,10 @@ lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target);
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
 /* The error of a wait for a rank that has left. It says why the rank left. */
 lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell);
+/* The error of the call `waiting`, which waited in vain for the end of `ahead`, a call of the group's worker. */
+lks_status lksi_refuse_late(const lks_group *group, const char *waiting, int64_t waited_ms, const char *ahead);
+/* How long a deadline must look missed before it counts as missed: a stop of the process may not be subtracted yet. */
+enum { LKSI_SECOND_LOOK_NS = 20 * 1000 * 1000 };
 /* Checks everything that ends a wait early: the abort word, ranks that left, a mismatch and the deadline. Reports a
  * stall. *left_ns: time until the deadline. A rank may have published something before it aborted or left, so after an
  * error the caller checks its condition once more. */
