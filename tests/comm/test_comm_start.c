@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "comm/bootstrap/build.h"
+#include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
@@ -516,6 +517,30 @@ static void strangers_do_not_disturb_the_start(void **state) {
     clear_environment();
 }
 
+/* A step of rank 0, which looks for ranks that meet the other way, is over soon although silent strangers wait. */
+static void silent_strangers_do_not_keep_rank_0(void **state) {
+    (void)state;
+    enum { N_STRANGERS = 40 };
+    int strangers[N_STRANGERS];
+    lksi_environment environment;
+    lksi_crossing crossing;
+    set_master_environment();
+    set_rank_environment(0, 2);
+    assert_ok(lksi_environment_read(0, &environment));
+    assert_ok(lksi_crossing_init(&crossing, &environment, true));
+    assert_ok(lksi_crossing_step(&crossing, LKS_OK));
+    for (int i = 0; i < N_STRANGERS; i++) {
+        strangers[i] = lksi_local_connect(crossing.places[LKSI_CROSSING_JOB].name);
+        assert_true(strangers[i] >= 0);
+    }
+    int64_t began_ns = lksi_now_ns();
+    assert_ok(lksi_crossing_step(&crossing, LKS_OK));
+    assert_true(lksi_now_ns() - began_ns < INT64_C(1000000000)); /* each is heard for 50 ms */
+    for (int i = 0; i < N_STRANGERS; i++) close(strangers[i]);
+    lksi_crossing_close(&crossing);
+    clear_environment();
+}
+
 static void the_name_depends_on_the_key(void **state) {
     (void)state;
     lksi_environment environment = {.master_address = "a", .master_port = 1};
@@ -550,6 +575,7 @@ int main(void) {
         cmocka_unit_test(ranks_of_another_version_are_told),
         cmocka_unit_test(a_rank_that_dies_during_the_start_is_named),
         cmocka_unit_test(strangers_do_not_disturb_the_start),
+        cmocka_unit_test(silent_strangers_do_not_keep_rank_0),
         cmocka_unit_test(the_name_depends_on_the_key),
     };
     return run_group(tests);
