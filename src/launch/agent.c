@@ -170,6 +170,7 @@ static lks_status join(agent *a) {
     LKS_TRY(lksi_address_resolve(run->address, run->port, &head));
     LKS_TRY(lksi_job_secret_read(&(lksi_environment){.rank = 1, .size = 2, .master_port = run->port}, &secret));
     LKS_TRY(lksi_job_secret_allows(&secret, "--master-addr", &head));
+    if (run->job.report != NULL) LKS_TRY(lksi_address_check_specified("--master-addr", &head)); /* a user's agent */
     const int64_t deadline_ns = lksi_running_ns() + run->join_timeout_ms * LKSI_NS_PER_MS;
     LKS_TRY(lksi_dial(&head, secret.key, &hello, sizeof hello, deadline_ns, true, is_interrupted, a, &connection));
     lksi_link_open(&a->link, connection);

@@ -75,18 +75,11 @@ void lksi_head_nodes_destroy(lksi_head *head) {
 
 /* --- address of the head --- */
 
-/* Finds the local address from which packets to `host` leave. connect on a datagram socket sends nothing. */
 static lks_status address_towards(const char *host, lksi_address *own) {
     lksi_address there;
     LKS_TRY(lksi_address_resolve(host, 9, &there)); /* any port will do */
-    int probe = socket(there.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (probe < 0) return lksi_error_errno("cannot make a socket");
-    lks_status status = LKS_OK;
-    if (connect(probe, (const struct sockaddr *)&there.storage, there.nbytes) != 0)
-        status = lksi_error_errno("cannot find a route to the host '%s'", host);
-    if (status == LKS_OK) status = lksi_address_of_socket(probe, own);
-    close(probe);
-    return status;
+    if (lksi_address_towards(&there, own) == LKS_OK) return LKS_OK;
+    return lksi_error(LKS_ERR_SYSTEM, "the host '%s': %s", host, lks_error_text());
 }
 
 /* Finds the head's address if --master-addr does not give it: the one that the first remote host sees. Loopback if
@@ -171,6 +164,13 @@ static void join(void *argument, int connection, const void *opaque) {
         snprintf(node->name, sizeof node->name, "node %d (host %s)", (int)hello.node, hello.host);
 }
 
+/* Whether all hosts of the run are known to be this one. */
+static bool is_all_here(const lksi_head *head) {
+    for (int i = 0; i < head->n_nodes; i++)
+        if (!head->nodes[i].is_started_here || head->nodes[i].child.host != NULL) return false;
+    return true;
+}
+
 lks_status lksi_head_listen(lksi_head *head) {
     const lksi_run *run = head->run;
     lksi_address address;
@@ -181,6 +181,7 @@ lks_status lksi_head_listen(lksi_head *head) {
     else
         LKS_TRY(find_address(head, &address));
     lksi_address_set_port(&address, run->port);
+    if (!is_all_here(head)) LKS_TRY(lksi_address_check_specified("--master-addr", &address));
     lks_status status = lksi_listen(&address, &head->listener, &head->address);
     if (status != LKS_OK && errno == EADDRINUSE)
         return lksi_error(status, "%s; --master-port can name another, on all hosts", lks_error_text());

@@ -63,12 +63,14 @@ static lks_status parse_settings(parser *p, lksi_host_line *host) {
     }
 }
 
-/* Splits "host:2", MPICH's notation for slots=2. An IPv6 address may be in brackets, and must be if slots follow. */
+/* Splits "host:2", MPICH's notation for slots=2. An IPv6 address may be in brackets, and must be if slots follow. A
+ * user may stand before it, as in "user@[fd00::2]:2". The name is left without brackets, as ssh takes it. */
 static lks_status split_name(const parser *p, lksi_host_line *host) {
-    char *slots = strchr(host->name, ':');
+    char *user_end = strrchr(host->name, '@'), *address = user_end != NULL ? user_end + 1 : host->name;
+    char *slots = strchr(address, ':');
     int64_t value = 0;
-    if (host->name[0] == '[') {
-        char *end = strchr(host->name, ']');
+    if (address[0] == '[') {
+        char *end = strchr(address, ']');
         if (end == NULL || (end[1] != '\0' && end[1] != ':'))
             return lksi_error(LKS_ERR_FORMAT, "%s:%d: a host was expected", p->path, p->line);
         slots = end[1] == ':' ? end + 1 : NULL;
@@ -81,7 +83,9 @@ static lks_status split_name(const parser *p, lksi_host_line *host) {
                           LKSI_MAX_RANKS);
     if (slots != NULL) *slots = '\0';
     host->n_slots = (int)value;
-    if (host->name[0] == '[') memmove(host->name, host->name + 1, strlen(host->name));
+    if (address[0] == '[') memmove(address, address + 1, strlen(address));
+    if (address[0] == '\0' || address[0] == '-' || host->name[0] == '-')
+        return lksi_error(LKS_ERR_FORMAT, "%s:%d: a host was expected", p->path, p->line);
     return LKS_OK;
 }
 
@@ -94,8 +98,6 @@ static lks_status parse_line(parser *p, lksi_host_line *host) {
         return lksi_error(LKS_ERR_FORMAT, "%s:%d: a host was expected", p->path, p->line);
     if (host->name[0] == '\0') return LKS_OK;
     LKS_TRY(split_name(p, host));
-    if (host->name[0] == '\0' || host->name[0] == '-')
-        return lksi_error(LKS_ERR_FORMAT, "%s:%d: a host was expected", p->path, p->line);
     LKS_TRY(parse_settings(p, host));
     if (host->n_slots == 0) host->n_slots = host->max_slots > 0 ? host->max_slots : 1;
     if (host->max_slots == 0) host->max_slots = host->n_slots;

@@ -140,11 +140,16 @@ static void note_announcement(supervisor *s, pid_t pid, int announcement) {
     }
 }
 
+/* A later reason to end does not postpone a kill that is due sooner. */
+static void kill_by(supervisor *s, int64_t at) {
+    if (at < s->kill_at) s->kill_at = at;
+}
+
 static void forward(supervisor *s, int signal_number) {
-    if (signal_number == SIGKILL) s->kill_at = lksi_now_ns();
+    if (signal_number == SIGKILL) kill_by(s, lksi_now_ns());
     if (s->forwarded_signal != 0) return;
     s->forwarded_signal = signal_number;
-    s->kill_at = lksi_now_ns() + lksi_signal_grace_ms(s->job) * LKSI_NS_PER_MS;
+    kill_by(s, lksi_now_ns() + lksi_signal_grace_ms(s->job) * LKSI_NS_PER_MS);
     signal_all(s, signal_number);
 }
 
@@ -246,7 +251,7 @@ static void escalate(supervisor *s, int64_t now) {
     if (now >= s->term_at) {
         signal_all(s, SIGTERM);
         s->term_at = NEVER;
-        s->kill_at = now + TERM_TO_KILL_MS * LKSI_NS_PER_MS;
+        kill_by(s, now + TERM_TO_KILL_MS * LKSI_NS_PER_MS);
     }
     if (now >= s->kill_at) {
         signal_all(s, SIGKILL);

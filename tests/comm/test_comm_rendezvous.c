@@ -23,18 +23,24 @@ static int64_t soon_ns(void) { return lksi_now_ns() + 20 * SECOND_NS; }
 
 /* --- rendezvous: over TCP --- */
 
-/* Claims a port for MASTER_PORT as the launcher does: bound, so that the port is taken, but not listening. */
-static int claim_master_port(void) {
+/* Claims a port as the launcher does: bound, so that the port is taken, but not listening. */
+static int claim_port(const char *host, int *port) {
     int claimed, one = 1;
     lksi_address at;
-    char text[16];
-    assert_ok(lksi_address_resolve("127.0.0.1", 0, &at));
+    assert_ok(lksi_address_resolve(host, 0, &at));
     claimed = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(claimed >= 0);
     assert_int_equal(setsockopt(claimed, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
     assert_int_equal(bind(claimed, (const struct sockaddr *)&at.storage, at.nbytes), 0);
     assert_ok(lksi_address_of_socket(claimed, &at));
-    snprintf(text, sizeof text, "%d", lksi_address_port(&at));
+    *port = lksi_address_port(&at);
+    return claimed;
+}
+
+static int claim_master_port(void) {
+    int port, claimed = claim_port("127.0.0.1", &port);
+    char text[16];
+    snprintf(text, sizeof text, "%d", port);
     setenv("MASTER_ADDR", "127.0.0.1", 1), setenv("MASTER_PORT", text, 1);
     return claimed;
 }
@@ -271,21 +277,40 @@ static int has_another_key(int rank, int size, void *argument) {
     return fails_as_expected(rank, size, argument);
 }
 
-/* The rank fails by itself. Neither rank 0 nor the ranks that have arrived wait for it until their deadline. */
-static void a_rank_with_another_key_is_told(void **state) {
+/* Rank 0 also warns of somebody with another key, once. */
+static int find_each_other_and_warn(int rank, int size, void *argument) {
+    char log[8192];
+    FILE *file = tmpfile();
+    const int saved = dup(STDERR_FILENO);
+    lks_log_set_level(LKS_LOG_WARNING);
+    MUST(file != NULL && dup2(fileno(file), STDERR_FILENO) == STDERR_FILENO);
+    int line = find_each_other(rank, size, argument);
+    MUST(dup2(saved, STDERR_FILENO) == STDERR_FILENO);
+    close(saved);
+    rewind(file);
+    log[fread(log, 1, sizeof log - 1, file)] = '\0';
+    fclose(file);
+    MUST(line == 0);
+    const char *warned = strstr(log, "somebody at 127.0.0.1 insists with another LOCKSTEP_JOB_KEY; if it is a rank, ");
+    MUST(warned != NULL && strstr(warned + 1, "somebody") == NULL);
+    return 0;
+}
+
+/* The rank fails by itself, after 5 s. The others wait on: it might be a stranger. A rank with the right key that takes
+ * its place finds them. */
+static void another_key_ends_nobody_elses_start(void **state) {
     (void)state;
-    pid_t pids[3];
+    pid_t pids[4];
     expectation told = {
         LKS_ERR_MISMATCH, 60000, {"rank 0 did not arrive", "the other side knows another LOCKSTEP_JOB_KEY"}};
-    expectation others = {LKS_ERR_MISMATCH,
-                          60000,
-                          {"rank(s) 1 of 3 did not arrive, and somebody at 127.0.0.1 tries with another "
-                           "LOCKSTEP_JOB_KEY"}};
     int claimed = claim_master_port();
-    pids[0] = start_process(0, 3, fails_as_expected, &others);
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    pids[0] = start_process(0, 3, find_each_other_and_warn, NULL);
     pids[1] = start_process(1, 3, has_another_key, &told);
-    pids[2] = start_process(2, 3, fails_as_expected, &others);
-    await_processes(pids, 3, -1);
+    pids[2] = start_process(2, 3, find_each_other, NULL);
+    lksi_sleep_ns(7 * SECOND_NS + SECOND_NS / 2);
+    pids[3] = start_process(1, 3, find_each_other, NULL);
+    await_processes(pids, 4, -1);
     close(claimed);
 }
 
@@ -505,6 +530,75 @@ static void an_advertised_address_is_what_others_see(void **state) {
     close(claimed);
 }
 
+static int listens_everywhere(int rank, int size, void *argument) {
+    visit v = {.data_listener = -1};
+    lksi_address bound;
+    char text[32];
+    (void)size;
+    snprintf(text, sizeof text, "0.0.0.0:%d", ((const int *)argument)[rank]);
+    setenv("LOCKSTEP_LISTEN", text, 1);
+    MUST_OK(visit_begin(&v, 20000));
+    MUST_OK(lksi_address_of_socket(v.data_listener, &bound));
+    MUST(lksi_address_is_unspecified(&bound));
+    for (int other = 0; other < 2; other++) MUST(lksi_address_is_loopback(&v.members[other].address));
+    MUST(lksi_address_port(&v.members[rank].address) == lksi_address_port(&bound));
+    visit_end(&v);
+    return 0;
+}
+
+/* Others would look for 0.0.0.0 on their own hosts. */
+static void an_unspecified_address_is_not_what_others_see(void **state) {
+    (void)state;
+    pid_t pids[2];
+    int ports[2], listeners[2], claimed = claim_master_port();
+    for (int rank = 0; rank < 2; rank++) listeners[rank] = claim_port("0.0.0.0", &ports[rank]);
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    for (int i = 0; i < 2; i++) {
+        if (i == 1) setenv("MASTER_ADDR", "0.0.0.0", 1); /* works on one host */
+        for (int rank = 0; rank < 2; rank++) pids[rank] = start_process(rank, 2, listens_everywhere, ports);
+        await_processes(pids, 2, -1);
+    }
+    for (int rank = 0; rank < 2; rank++) close(listeners[rank]);
+    close(claimed);
+}
+
+static int has_an_unspecified_address(int rank, int size, void *argument) {
+    const char *const *variable = argument;
+    if (rank == 1) setenv(variable[0], variable[1], 1);
+    const expectation expected = {LKS_ERR_ARGUMENT, 20000, {variable[2], variable[3]}};
+    return fails_as_expected(rank, size, (void *)(uintptr_t)&expected);
+}
+
+static void an_address_that_every_host_takes_for_itself_is_refused(void **state) {
+    (void)state;
+    static const char *const cases[][4] = {
+        {"LOCKSTEP_LISTEN", "[::]:4", "LOCKSTEP_LISTEN is [::]:4, which every", "LOCKSTEP_ADVERTISE must say where"},
+        {"LOCKSTEP_ADVERTISE", "0.0.0.0:4", "LOCKSTEP_ADVERTISE is 0.0.0.0:4, which every host takes for itself",
+         "an address that all hosts reach is needed"}};
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        pid_t pids[2] = {0};
+        const expectation first = {LKS_ERR_PEER, 20000, {"rank 1 (", "was lost"}};
+        int claimed = claim_master_port();
+        pids[0] = start_process(0, 2, fails_as_expected, (void *)(uintptr_t)&first);
+        pids[1] = start_process(1, 2, has_an_unspecified_address, (void *)(uintptr_t)cases[i]);
+        await_processes(pids, 2, -1);
+        close(claimed);
+    }
+    static const char *const masters[] = {"0.0.0.0", "::", "::ffff:0.0.0.0"};
+    for (size_t i = 0; i < sizeof masters / sizeof masters[0]; i++) {
+        lksi_environment environment = {.size = 2, .local_size = 1, .master_port = 4};
+        lksi_job_secret job;
+        lksi_member members[2];
+        int connections[2], data;
+        snprintf(environment.master_address, sizeof environment.master_address, "%s", masters[i]);
+        assert_ok(lksi_job_secret_read(&environment, &job));
+        assert_int_equal(lksi_rendezvous(&environment, &job, soon_ns(), members, connections, &data), LKS_ERR_ARGUMENT);
+        assert_non_null(strstr(lks_error_text(), "MASTER_ADDR is "));
+        assert_non_null(strstr(lks_error_text(), "which every host takes for itself: an address that all hosts reach"));
+    }
+}
+
 static int meet_elsewhere(void *argument) {
     setenv("MASTER_ADDR", "127.0.0.2", 1); /* as a script between the launcher and the program may do */
     return find_each_other(atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")), argument);
@@ -659,7 +753,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_is_there_and_cannot_be_reached_is_not_lost),
         cmocka_unit_test(latecomers_for_whom_there_is_no_place_are_told),
         cmocka_unit_test(a_rank_lost_at_the_rendezvous_is_named),
-        cmocka_unit_test(a_rank_with_another_key_is_told),
+        cmocka_unit_test(another_key_ends_nobody_elses_start),
         cmocka_unit_test(at_a_short_deadline_another_key_is_still_told_of),
         cmocka_unit_test(ranks_of_another_version_are_told),
         cmocka_unit_test(what_rank_0_cannot_do_is_told_to_all),
@@ -669,6 +763,8 @@ int main(void) {
         cmocka_unit_test(a_socket_at_another_address_is_not_used),
         cmocka_unit_test(a_port_in_use_is_named),
         cmocka_unit_test(an_advertised_address_is_what_others_see),
+        cmocka_unit_test(an_unspecified_address_is_not_what_others_see),
+        cmocka_unit_test(an_address_that_every_host_takes_for_itself_is_refused),
         cmocka_unit_test(a_rank_missing_on_one_of_several_hosts_is_named),
         cmocka_unit_test(any_ranks_of_a_host_can_meet),
         cmocka_unit_test(a_meeting_is_given_up_though_its_name_is_taken),

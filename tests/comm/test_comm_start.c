@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "comm/bootstrap/build.h"
+#include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
@@ -203,9 +204,12 @@ static size_t count(const char *text, const char *part) {
 static int waits_at_a_loopback_address(int rank, int size, void *argument) {
     (void)rank, (void)size;
     const loopback_case *c = argument;
-    const char *says = "; MASTER_ADDR 0x7f000101 is 127.0.1.1 on this host, which other hosts cannot reach";
     lks_group *world;
-    char log[4096];
+    char log[4096], says[160];
+    const char *found = strcmp(c->address, "0.0.0.0") == 0 ? c->address : "127.0.1.1";
+    snprintf(says, sizeof says, "; MASTER_ADDR %s is %s on this host, which other hosts cannot reach", c->address,
+             found);
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
     FILE *file = tmpfile();
     const int saved = dup(STDERR_FILENO);
     setenv("MASTER_ADDR", c->address, 1);
@@ -231,10 +235,10 @@ static int waits_at_a_loopback_address(int rank, int size, void *argument) {
 /* The C library reads 0x7f000101 as an address, as it reads a host's own name in Debian's /etc/hosts. */
 static void a_name_that_other_hosts_cannot_reach_is_told(void **state) {
     (void)state;
-    static loopback_case cases[] = {{NULL, NULL, "0x7f000101", true},  {"tcp", NULL, "0x7f000101", true},
-                                    {NULL, "1", "0x7f000101", true},   {NULL, NULL, "127.0.1.1", false},
-                                    {"tcp", NULL, "localhost", false}, {NULL, NULL, "LocalHost", false},
-                                    {NULL, "2", "0x7f000101", false},  {"tcp", "2", "0x7f000101", false}};
+    static loopback_case cases[] = {
+        {NULL, NULL, "0x7f000101", true}, {"tcp", NULL, "0x7f000101", true}, {NULL, "1", "0x7f000101", true},
+        {NULL, NULL, "127.0.1.1", false}, {"tcp", NULL, "localhost", false}, {NULL, NULL, "LocalHost", false},
+        {NULL, "2", "0x7f000101", false}, {"tcp", "2", "0x7f000101", false}, {NULL, NULL, "0.0.0.0", true}};
     enum { N_CASES = sizeof cases / sizeof cases[0] };
     pid_t pids[N_CASES];
     for (int i = 0; i < N_CASES; i++) {
@@ -513,6 +517,30 @@ static void strangers_do_not_disturb_the_start(void **state) {
     clear_environment();
 }
 
+/* A step of rank 0, which looks for ranks that meet the other way, is over soon although silent strangers wait. */
+static void silent_strangers_do_not_keep_rank_0(void **state) {
+    (void)state;
+    enum { N_STRANGERS = 40 };
+    int strangers[N_STRANGERS];
+    lksi_environment environment;
+    lksi_crossing crossing;
+    set_master_environment();
+    set_rank_environment(0, 2);
+    assert_ok(lksi_environment_read(0, &environment));
+    assert_ok(lksi_crossing_init(&crossing, &environment, true));
+    assert_ok(lksi_crossing_step(&crossing, LKS_OK));
+    for (int i = 0; i < N_STRANGERS; i++) {
+        strangers[i] = lksi_local_connect(crossing.places[LKSI_CROSSING_JOB].name);
+        assert_true(strangers[i] >= 0);
+    }
+    int64_t began_ns = lksi_now_ns();
+    assert_ok(lksi_crossing_step(&crossing, LKS_OK));
+    assert_true(lksi_now_ns() - began_ns < INT64_C(1000000000)); /* each is heard for 50 ms */
+    for (int i = 0; i < N_STRANGERS; i++) close(strangers[i]);
+    lksi_crossing_close(&crossing);
+    clear_environment();
+}
+
 static void the_name_depends_on_the_key(void **state) {
     (void)state;
     lksi_environment environment = {.master_address = "a", .master_port = 1};
@@ -547,6 +575,7 @@ int main(void) {
         cmocka_unit_test(ranks_of_another_version_are_told),
         cmocka_unit_test(a_rank_that_dies_during_the_start_is_named),
         cmocka_unit_test(strangers_do_not_disturb_the_start),
+        cmocka_unit_test(silent_strangers_do_not_keep_rank_0),
         cmocka_unit_test(the_name_depends_on_the_key),
     };
     return run_group(tests);

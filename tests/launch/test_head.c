@@ -354,6 +354,28 @@ static int be_mute(void) {
     return 0;
 }
 
+/* Other hosts would look for node 0 on themselves. */
+static void an_address_that_every_host_takes_for_itself_is_for_one_host_only(void **state) {
+    (void)state;
+    static const char refusal[] = "--master-addr is 0.0.0.0:29400, which every host takes for itself";
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    for (int node = 0; node < 2; node++) {
+        const head_process two =
+            start_lockstep((char *[]){"lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank",
+                                      node == 0 ? "0" : "1", "--master-addr", "0.0.0.0", "true", NULL});
+        assert_ends(&two, 1, refusal);
+    }
+    const head_process far = start_head_of(
+        "far\n", "unused", (char *[]){"--master-addr", "0.0.0.0", "--master-port", "29400", "true", NULL});
+    assert_ends(&far, 1, refusal);
+    char number[16];
+    snprintf(number, sizeof number, "%d", free_port());
+    const head_process one = start_lockstep((char *[]){"lockstep", "run", "-n", "1", "--nnodes", "1", "--master-addr",
+                                                       "0.0.0.0", "--master-port", number, "true", NULL});
+    assert_ends(&one, 0, "");
+    unsetenv("LOCKSTEP_JOB_KEY");
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "mute") == 0) return be_mute();
     if (argc > 1) return execl("/bin/sh", "sh", "-c", argv[argc - 1], (char *)NULL); /* plays the remote shell */
@@ -369,6 +391,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(all_variables_are_handed_on),
         cmocka_unit_test(closed_standard_descriptors_do_no_harm),
         cmocka_unit_test(a_signal_before_it_has_joined_is_named),
+        cmocka_unit_test(an_address_that_every_host_takes_for_itself_is_for_one_host_only),
     };
     return run_group(tests);
 }

@@ -46,11 +46,14 @@ static void hosts_have_the_slots_that_their_lines_say(void **state) {
     assert_int_equal(hosts[2].max_slots, 4);
     assert_int_equal(hosts[3].n_slots, 3);
     lksi_free(hosts);
-    assert_ok(parse("node1:2 max_slots=3\n[fd00::2]:4\n[fd00::3]\nfd00::4\n", &hosts, &n_hosts));
+    assert_ok(parse("node1:2 max_slots=3\n[fd00::2]:4\n[fd00::3]\nfd00::4\n"
+                    "ann@[fd00::4]:2\nann@[fd00::5]\nann@fd00::6\nann@node1:3\n",
+                    &hosts, &n_hosts));
     static const lksi_host_line expected[] = {
-        {"node1", 2, 3, 1}, {"fd00::2", 4, 4, 2}, {"fd00::3", 1, 1, 3}, {"fd00::4", 1, 1, 4}};
-    assert_int_equal(n_hosts, 4);
-    for (int i = 0; i < 4; i++) {
+        {"node1", 2, 3, 1},       {"fd00::2", 4, 4, 2},     {"fd00::3", 1, 1, 3},     {"fd00::4", 1, 1, 4},
+        {"ann@fd00::4", 2, 2, 5}, {"ann@fd00::5", 1, 1, 6}, {"ann@fd00::6", 1, 1, 7}, {"ann@node1", 3, 3, 8}};
+    assert_int_equal(n_hosts, 8);
+    for (int i = 0; i < 8; i++) {
         assert_string_equal(hosts[i].name, expected[i].name);
         assert_int_equal(hosts[i].n_slots, expected[i].n_slots);
         assert_int_equal(hosts[i].max_slots, expected[i].max_slots);
@@ -86,6 +89,12 @@ static void a_bad_line_is_named(void **state) {
         {"[fd00::2", "hosts:1: a host was expected"},
         {"[fd00::2]2", "hosts:1: a host was expected"},
         {":2", "hosts:1: a host was expected"},
+        {"[]:2", "hosts:1: a host was expected"},
+        {"ann@", "hosts:1: a host was expected"},
+        {"ann@:2", "hosts:1: a host was expected"},
+        {"ann@[fd00::2", "hosts:1: a host was expected"},
+        {"ann@[fd00::2]2", "hosts:1: a host was expected"},
+        {"ann@[-oProxyCommand=x]", "hosts:1: a host was expected"},
         {"a:two", "hosts:1: :two: slots are a number from 1 to 1024"},
         {"a:2 slots=2", "hosts:1: slots is given twice"},
         {"a\nb\na slots=2", "hosts:3: the host 'a' is in line 1, too"},

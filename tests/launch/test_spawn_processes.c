@@ -296,6 +296,31 @@ static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
     no_child_is_left();
 }
 
+/* Interrupts the launcher after the timeout, when SIGTERM has been sent and SIGKILL is due two seconds later. */
+static int interrupt_parent_after_the_timeout(void *argument) {
+    (void)argument;
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    lksi_sleep_ns(INT64_C(500) * 1000 * 1000);
+    kill(getppid(), SIGINT);
+    return wait_for_ever(NULL);
+}
+
+/* The grace after a signal is 30 s here. */
+static void a_signal_does_not_postpone_a_kill_that_is_due(void **state) {
+    (void)state;
+    lksi_end end;
+    void (*old)(int) = signal(SIGINT, count_interrupt);
+    const lksi_job job = {.n_ranks = 1, .function = interrupt_parent_after_the_timeout, .timeout_ms = 100};
+    n_interrupts = 0;
+    int64_t start_ns = lksi_now_ns();
+    assert_int_equal(lksi_supervise(&job, &end), LKS_ERR_TIMEOUT);
+    assert_true(lksi_now_ns() - start_ns < INT64_C(15000000000));
+    assert_int_equal(n_interrupts, 1);
+    signal(SIGINT, old);
+    no_child_is_left();
+}
+
 static void a_rank_that_cannot_be_bound_says_so(void **state) {
     (void)state;
     char *const program[] = {"true", NULL};
@@ -612,6 +637,7 @@ int main(void) {
         cmocka_unit_test(what_a_rank_started_ends_with_it),
         cmocka_unit_test(a_child_that_does_not_end_is_given_up),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
+        cmocka_unit_test(a_signal_does_not_postpone_a_kill_that_is_due),
         cmocka_unit_test(a_rank_that_cannot_be_bound_says_so),
         cmocka_unit_test(a_log_that_cannot_be_closed_is_lost),
         cmocka_unit_test(a_signal_that_was_blocked_is_forwarded_all_the_same),

@@ -63,6 +63,12 @@ check "without local numbers, too" eval 'all_ok && rank_says 3 "rank 3 of 4.*loc
 on_hosts 2 2 env -u LOCAL_RANK -u LOCAL_WORLD_SIZE "$build/examples/hello"
 check "and they share memory where they turn out to be on one host" eval 'all_ok && rank_says 1 "local rank 1 of 2, transport shm"'
 
+# shellcheck disable=SC2016 # the ranks' shell expands it
+on_hosts 4 2 sh -c 'LOCKSTEP_LISTEN=0.0.0.0:$((29520 + LOCAL_RANK)) exec "$0"' "$build/examples/sum_of_ranks"
+check "ranks that listen at all addresses reach each other" all_ok
+on_hosts 4 2 env MASTER_ADDR=0.0.0.0 "$build/examples/hello"
+check "an address that every host takes for itself is refused" eval '[ $status = 4 ] && rank_says 0 "MASTER_ADDR is 0.0.0.0:29511, which every" && rank_says 3 "MASTER_ADDR is 0.0.0.0:29511, which every"'
+
 for operation in all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter; do
   on_hosts 4 2 "$build/lockstep" bench $operation --algorithm all --sizes 4K:8K --repetitions 9 --json "$work/$operation.json"
   check "$operation: every algorithm is right across hosts" all_ok

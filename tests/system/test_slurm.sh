@@ -71,7 +71,7 @@ export LOCKSTEP_JOB_KEY=the-key-of-this-test
 # --- how they end ---
 
 # shellcheck disable=SC2016
-run srun -N 3 -n 3 sh -c '[ "$SLURM_PROCID" != 1 ] || export LOCKSTEP_JOB_KEY=mistyped; exec "$0"' "$build/examples/hello"
+LOCKSTEP_TIMEOUT_MS=8000 run srun -N 3 -n 3 sh -c '[ "$SLURM_PROCID" != 1 ] || export LOCKSTEP_JOB_KEY=mistyped; exec "$0"' "$build/examples/hello"
 check "a wrong key is said by every rank" eval '[ "$(grep -c "^lockstep: .*another LOCKSTEP_JOB_KEY" "$work/err")" = 3 ] && err_has "rank\(s\) 1 of 3 did not arrive, and somebody at "'
 
 slurm_run timeout 20 python3 -c 'import socket, time

@@ -19,10 +19,9 @@ enum {
     N_LINES_PER_SECOND = 5,
 };
 #define HANDSHAKE_LIMIT_NS (INT64_C(10) * 1000 * 1000 * 1000)
-/* A dialler with another key gives up after five seconds. So a peer is a rank with a wrong key if it has tried for four
- * seconds. Seven seconds after its first attempt it has learned that from the wrong answers. */
+/* A dialler with another key gives up after five seconds. So a peer may be a rank with a wrong key if it has tried for
+ * four seconds. */
 #define INSISTENCE_NS (INT64_C(4) * 1000 * 1000 * 1000)
-#define OTHER_KEY_LIMIT_NS (INT64_C(7) * 1000 * 1000 * 1000)
 #define SECOND_NS (INT64_C(1000) * 1000 * 1000)
 /* Another part of the process may have used up the descriptors for a moment. */
 #define OUT_LIMIT_NS SECOND_NS
@@ -112,9 +111,8 @@ static void note_other_key(lksi_acceptor *acceptor, const lksi_address *peer) {
 }
 
 bool lksi_acceptor_hears_other_key(const lksi_acceptor *acceptor, char peer[LKSI_ADDRESS_TEXT_NBYTES]) {
-    bool has_insisted = acceptor->other_key_last_ns - acceptor->other_key_first_ns >= INSISTENCE_NS;
     memcpy(peer, acceptor->other_key_peer, sizeof acceptor->other_key_peer);
-    return has_insisted && lksi_now_ns() - acceptor->other_key_first_ns >= OTHER_KEY_LIMIT_NS;
+    return acceptor->other_key_last_ns - acceptor->other_key_first_ns >= INSISTENCE_NS;
 }
 
 /* The descriptor must be removed from the epoll explicitly. Closing it does not remove it if a forked child holds a

@@ -19,9 +19,9 @@ typedef void (*lksi_accepted)(void *argument, int connection, const void *hello)
 /* The caller owns `listener`, which must outlive the acceptor. It is made non-blocking. */
 lks_status lksi_acceptor_create(lksi_acceptor **acceptor, int listener, const unsigned char key[LKSI_KEY_NBYTES],
                                 size_t hello_nbytes, lksi_accepted accepted, void *argument);
-/* Whether a peer has tried with another key for several seconds and has had the time to learn of its mistake. This is
- * what a rank does whose LOCKSTEP_JOB_KEY is wrong. A passing stranger does not. `peer` gets the address of the last
- * peer that tried, or "". */
+/* Whether a peer has tried with another key for several seconds. This is what a rank does whose LOCKSTEP_JOB_KEY is
+ * wrong. A stranger can do it, too, so it is a reason for a warning and not for an error. `peer` gets the address of
+ * the last peer that tried, or "". */
 bool lksi_acceptor_hears_other_key(const lksi_acceptor *acceptor, char peer[LKSI_ADDRESS_TEXT_NBYTES]);
 /* Returns LKS_ERR_SYSTEM if a connection has waited for a second because this process is out of descriptors, and no
  * unproven connection holds one. The waiting connection may be a stranger's, so this is an error only for a caller that

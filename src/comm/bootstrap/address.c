@@ -95,6 +95,24 @@ bool lksi_address_is_loopback(const lksi_address *address) {
     return IN6_IS_ADDR_LOOPBACK(&host) || (IN6_IS_ADDR_V4MAPPED(&host) && host.s6_addr[12] == 127);
 }
 
+bool lksi_address_is_unspecified(const lksi_address *address) {
+    if (address->storage.ss_family == AF_INET) return as_ipv4(address).sin_addr.s_addr == htonl(INADDR_ANY);
+    if (address->storage.ss_family != AF_INET6) return false;
+    struct in6_addr host = as_ipv6(address).sin6_addr;
+    static const unsigned char nothing[4];
+    return IN6_IS_ADDR_UNSPECIFIED(&host) ||
+           (IN6_IS_ADDR_V4MAPPED(&host) && memcmp(&host.s6_addr[12], nothing, sizeof nothing) == 0);
+}
+
+lks_status lksi_address_check_specified(const char *name, const lksi_address *address) {
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
+    if (!lksi_address_is_unspecified(address)) return LKS_OK;
+    lksi_address_text(address, text);
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "%s is %s, which every host takes for itself: an address that all hosts reach is needed", name,
+                      text);
+}
+
 bool lksi_address_is_valid(const lksi_address *address) {
     socklen_t expected = address->storage.ss_family == AF_INET    ? sizeof(struct sockaddr_in)
                          : address->storage.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
@@ -125,6 +143,20 @@ lks_status lksi_address_of_socket(int descriptor, lksi_address *address) {
         return lksi_error_errno("cannot get the address of a socket");
     *address = found;
     return LKS_OK;
+}
+
+/* connect on a datagram socket sends nothing. */
+lks_status lksi_address_towards(const lksi_address *there, lksi_address *own) {
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
+    lks_status status = LKS_OK;
+    int probe = socket(there->storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (probe < 0) return lksi_error_errno("cannot make a socket");
+    lksi_address_host_text(there, text);
+    if (connect(probe, (const struct sockaddr *)&there->storage, there->nbytes) != 0)
+        status = lksi_error_errno("cannot find a route to %s", text);
+    if (status == LKS_OK) status = lksi_address_of_socket(probe, own);
+    close(probe);
+    return status;
 }
 
 /* SO_REUSEADDR: a given port may be bound again while connections of its last owner are in TIME_WAIT, but not while

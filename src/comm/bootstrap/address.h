@@ -29,6 +29,13 @@ void lksi_address_host_text(const lksi_address *address, char text[LKSI_ADDRESS_
 /* Whether host and port are the same. */
 bool lksi_address_is_same(const lksi_address *a, const lksi_address *b);
 bool lksi_address_is_loopback(const lksi_address *address);
+/* Whether it stands for all addresses of a host (0.0.0.0, ::). A socket can listen there. Whoever connects to it
+ * reaches its own host. */
+bool lksi_address_is_unspecified(const lksi_address *address);
+/* Returns LKS_ERR_ARGUMENT if the address is unspecified. The text names `name`, from which the address comes. */
+lks_status lksi_address_check_specified(const char *name, const lksi_address *address);
+/* Finds the local address from which packets to `there` leave. */
+lks_status lksi_address_towards(const lksi_address *there, lksi_address *own);
 /* Whether a record from the network contains an address that can be connected to. */
 bool lksi_address_is_valid(const lksi_address *address);
 int lksi_address_port(const lksi_address *address);

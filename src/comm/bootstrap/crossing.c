@@ -9,6 +9,9 @@
 /* How long rank 0 waits for a hello, and rank r for the answer. Rank r retries if that was too short. */
 #define HELLO_LIMIT_NS (INT64_C(50) * 1000 * 1000)
 #define ANSWER_LIMIT_NS (INT64_C(500) * 1000 * 1000)
+/* How many connections rank 0 accepts at a place in one step. It hears no other one after HELLO_LIMIT_NS, so that
+ * silent ones cost a step two such waits at most. */
+enum { N_ACCEPTED_PER_STEP = 64 };
 /* The interval between two attempts of rank r, and the delay of the first. Usually rank 0 is where rank r expects it,
  * and is busy with ranks that are there too. */
 #define KNOCK_NS (INT64_C(100) * 1000 * 1000)
@@ -109,16 +112,26 @@ static lks_status hear(lksi_crossing *c, int connection, lks_status status) {
     return status;
 }
 
+/* Hears a limited number of connections. Another process may connect without end, and the deadline and the other ranks
+ * must still be served. */
+static lks_status hear_some(lksi_crossing *c, int listener, lks_status status) {
+    const int64_t until_ns = lksi_running_ns() + HELLO_LIMIT_NS;
+    for (int i = 0; i < N_ACCEPTED_PER_STEP && lksi_running_ns() < until_ns; i++) {
+        int connection = lksi_local_accept(listener);
+        if (connection < 0) break;
+        lks_status heard = hear(c, connection, status);
+        close(connection);
+        if (status == LKS_OK) status = heard;
+    }
+    return status;
+}
+
 /* If a name is still held by the last generation of the job, a later call finds it free. */
 lks_status lksi_crossing_step(lksi_crossing *c, lks_status status) {
     for (int place = 0; place < LKSI_N_CROSSINGS; place++) {
-        int *listener = &c->places[place].listener, connection;
+        int *listener = &c->places[place].listener;
         if (*listener < 0 && is_to_look(c, place)) *listener = lksi_local_listen(c->places[place].name);
-        while (*listener >= 0 && (connection = lksi_local_accept(*listener)) >= 0) {
-            lks_status heard = hear(c, connection, status);
-            close(connection);
-            if (status == LKS_OK) status = heard;
-        }
+        if (*listener >= 0) status = hear_some(c, *listener, status);
     }
     return status;
 }

@@ -162,16 +162,19 @@ static bool names_loopback(const char *name) {
 }
 
 /* Without local numbers, ranks that meet at a loopback address are on one host. Other ranks may be on several. If a
- * name was looked up, the assumption may be wrong. */
+ * name was looked up, the assumption may be wrong. Other hosts cannot reach an unspecified address either, but the
+ * ranks that meet there need not be on one host if LOCKSTEP_ADVERTISE names another. */
 static void look_up_master(lksi_environment *environment) {
     lksi_address master;
     char text[LKSI_ADDRESS_TEXT_NBYTES];
     const char *name = environment->master_address;
     lks_status status = lksi_address_resolve(name, environment->master_port, &master);
-    if (status != LKS_OK || !lksi_address_is_loopback(&master)) return; /* lks_init reports the error */
+    if (status != LKS_OK) return; /* lks_init reports the error */
+    const bool is_unspecified = lksi_address_is_unspecified(&master) && lksi_variable("LOCKSTEP_ADVERTISE") == NULL;
+    if (!lksi_address_is_loopback(&master) && !is_unspecified) return;
     lksi_address_host_text(&master, text);
     if (!names_loopback(name)) snprintf(environment->loopback, sizeof environment->loopback, "%.47s", text);
-    if (environment->local_size > 0) return;
+    if (environment->local_size > 0 || is_unspecified) return;
     environment->local_size = environment->size;
     environment->local_rank = environment->rank;
 }

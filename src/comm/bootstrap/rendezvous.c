@@ -46,10 +46,29 @@ static lks_status listen_as_told(const char *wanted, const lksi_address *local, 
     return lksi_error(status, "LOCKSTEP_LISTEN: %s", why);
 }
 
+/* A listener at an unspecified address is published at `own`, because the others would look for it on their own hosts.
+ * A socket accepts connections of its own family only. */
+static lks_status publish(const lksi_address *own, lksi_address *published) {
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
+    const int port = lksi_address_port(published);
+    if (!lksi_address_is_unspecified(published)) return LKS_OK;
+    lksi_address_text(published, text);
+    if (own->storage.ss_family != published->storage.ss_family)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "LOCKSTEP_LISTEN is %s, which every host takes for itself: LOCKSTEP_ADVERTISE must say where "
+                          "the others reach this rank",
+                          text);
+    *published = *own;
+    lksi_address_set_port(published, port);
+    return LKS_OK;
+}
+
 /* Opens this rank's data listener at `local`, or at LOCKSTEP_LISTEN if that is set. *published is its address, or
  * LOCKSTEP_ADVERTISE if that is set. */
 static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,
                                      int *data_listener) {
+    lksi_address own = local, bound;
+    if (lksi_address_is_unspecified(&local)) LKS_TRY(lksi_address_towards(&local, &own));
     const char *advertised = lksi_variable("LOCKSTEP_ADVERTISE"), *wanted = lksi_variable("LOCKSTEP_LISTEN");
     lksi_address_set_port(&local, 0);
     if (wanted != NULL) {
@@ -60,11 +79,21 @@ static lks_status open_data_listener(const lksi_job_secret *job, lksi_address lo
         lksi_address elsewhere;
         LKS_TRY(lksi_address_parse("LOCKSTEP_ADVERTISE", advertised, &elsewhere));
         LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_ADVERTISE", &elsewhere));
+        LKS_TRY(lksi_address_check_specified("LOCKSTEP_ADVERTISE", &elsewhere));
         LKS_TRY(listen_as_told(wanted, &local, data_listener, NULL));
         *published = elsewhere;
         return LKS_OK;
     }
-    return listen_as_told(wanted, &local, data_listener, published);
+    int listener;
+    LKS_TRY(listen_as_told(wanted, &local, &listener, &bound));
+    lks_status status = publish(&own, &bound);
+    if (status != LKS_OK) {
+        close(listener);
+        return status;
+    }
+    *published = bound;
+    *data_listener = listener;
+    return LKS_OK;
 }
 
 /* --- rank 0 --- */
@@ -187,12 +216,20 @@ static lks_status visit(const lksi_environment *environment, const lksi_job_secr
     return LKS_OK;
 }
 
+/* On several hosts, MASTER_ADDR may be unspecified only where LOCKSTEP_ADVERTISE says what the others use instead. */
+static lks_status check_master(const lksi_environment *environment, const lksi_address *master) {
+    const bool is_spread = environment->local_size > 0 && environment->local_size < environment->size;
+    if (!is_spread || lksi_variable("LOCKSTEP_ADVERTISE") != NULL) return LKS_OK;
+    return lksi_address_check_specified("MASTER_ADDR", master);
+}
+
 lks_status lksi_rendezvous(const lksi_environment *environment, const lksi_job_secret *job, int64_t deadline_ns,
                            lksi_member *members, int *connections, int *data_listener) {
     lksi_address master;
     for (int rank = 0; rank < environment->size; rank++) connections[rank] = -1;
     LKS_TRY(lksi_address_resolve(environment->master_address, environment->master_port, &master));
     LKS_TRY(lksi_job_secret_allows(job, "MASTER_ADDR", &master));
+    LKS_TRY(check_master(environment, &master));
     return (environment->rank == 0 ? serve : visit)(environment, job, &master, deadline_ns, members, connections,
                                                     data_listener);
 }

@@ -38,17 +38,18 @@ lks_status lksi_rendezvous_check(void);
  *
  * connections[r] is set on rank 0 to its connection to rank r, and connections[0] on the other ranks to their
  * connection to rank 0. All other entries are -1. *data_listener listens at the published address. That is the local
- * address of this rank's connection to rank 0. LOCKSTEP_ADVERTISE=host:port changes what is published, for ranks behind
- * a relay. The caller owns the connections, which are non-blocking, and the listener.
+ * address of this rank's connection to rank 0, also if LOCKSTEP_LISTEN is unspecified. LOCKSTEP_ADVERTISE=host:port
+ * changes what is published, for ranks behind a relay. The caller owns the connections, which are non-blocking, and the
+ * listener.
  *
  * Errors are the same on all ranks that have arrived. They are also the same on ranks that arrive within three seconds
  * of rank 0, except LKS_ERR_TIMEOUT. After an error nothing is open.
- * LKS_ERR_TIMEOUT: names the ranks that did not arrive, or the port that another program uses (after 10 s).
- * LKS_ERR_MISMATCH: another version of the library, two ranks with one number, another WORLD_SIZE, ranks of this host
- *   that meet at its local socket, or another key. With another key, it comes after 5 s on the rank that has it and
- *   after 7 s on the others.
+ * LKS_ERR_TIMEOUT: names the ranks that did not arrive and anybody who tried with another key, or the port that another
+ * program uses (after 10 s). LKS_ERR_MISMATCH: another version of the library, two ranks with one number, another
+ * WORLD_SIZE, ranks of this host that meet at its local socket, or another key. With another key, it comes after 5 s on
+ * the rank that has it. The others wait for their deadline, because a stranger may have another key, too; rank 0 warns.
  * LKS_ERR_PEER: names a rank that was lost meanwhile.
- * LKS_ERR_ARGUMENT: an address across hosts without a key.
+ * LKS_ERR_ARGUMENT: an address across hosts without a key, or one to publish that is unspecified (0.0.0.0, ::).
  * LKS_ERR_SYSTEM: a system call failed. */
 lks_status lksi_rendezvous(const lksi_environment *environment, const lksi_job_secret *job, int64_t deadline_ns,
                            lksi_member *members, int *connections, int *data_listener);

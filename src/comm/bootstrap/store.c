@@ -138,20 +138,25 @@ static lks_status name_missing(const store *s, lks_status status, const char *ot
     return lksi_error(status, "lks_init: rank(s) %s of %d did not arrive%s", missing, s->environment->size, other);
 }
 
-/* Whether a peer keeps trying with another key. `text` describes any peer that has tried, or is "". */
-static bool hears_other_key(const store *s, char text[OTHER_KEY_NBYTES]) {
+/* Describes any peer that has tried with another key. "": none. */
+static void describe_other_key(const store *s, char text[OTHER_KEY_NBYTES]) {
     char peer[LKSI_ADDRESS_TEXT_NBYTES];
-    bool has_insisted = lksi_acceptor_hears_other_key(s->acceptor, peer);
+    (void)lksi_acceptor_hears_other_key(s->acceptor, peer);
     text[0] = '\0';
     if (peer[0] != '\0')
         snprintf(text, OTHER_KEY_NBYTES, ", and somebody at %s tries with another LOCKSTEP_JOB_KEY", peer);
-    return has_insisted;
 }
 
-/* A rank with another key gives up after five seconds and does not come again. */
-static lks_status check_keys(const store *s) {
-    char other[OTHER_KEY_NBYTES];
-    return hears_other_key(s, other) ? name_missing(s, LKS_ERR_MISMATCH, other) : LKS_OK;
+/* A rank with another key ends by itself, because rank 0's proof is wrong for it. A stranger who insists must not end
+ * the job. Rank 0 cannot tell them apart, so it only warns. */
+static void warn_of_other_key(const store *s, bool *is_told) {
+    char peer[LKSI_ADDRESS_TEXT_NBYTES];
+    if (*is_told || !lksi_acceptor_hears_other_key(s->acceptor, peer)) return;
+    *is_told = true;
+    lksi_log(LKS_LOG_WARNING,
+             "lks_init: somebody at %s insists with another LOCKSTEP_JOB_KEY; if it is a rank, all ranks need the same "
+             "key",
+             peer);
 }
 
 /* Each rank that has not arrived needs a descriptor. */
@@ -165,7 +170,7 @@ static lks_status check_descriptors(const store *s) {
 
 static lks_status give_up(const store *s) {
     char other[OTHER_KEY_NBYTES], loopback[LKSI_LOOPBACK_TEXT_NBYTES], both[sizeof other + sizeof loopback];
-    (void)hears_other_key(s, other);
+    describe_other_key(s, other);
     lksi_environment_describe_loopback(s->environment, loopback);
     snprintf(both, sizeof both, "%s%s", other, loopback);
     return name_missing(s, LKS_ERR_TIMEOUT, both);
@@ -181,7 +186,7 @@ static void warn_of_loopback(const store *s, bool *is_told) {
 }
 
 static void gather(store *s, int64_t deadline_ns) {
-    bool is_told = false;
+    bool is_told = false, is_told_of_key = false;
     while (s->status == LKS_OK && s->n_arrived < s->environment->size) {
         if (lksi_running_ns() >= deadline_ns) {
             fail(s, give_up(s));
@@ -191,7 +196,7 @@ static void gather(store *s, int64_t deadline_ns) {
         wait_for_arrivals(s);
         lksi_acceptor_step(s->acceptor);
         fail(s, lksi_crossing_step(&s->crossing, s->status));
-        fail(s, check_keys(s));
+        warn_of_other_key(s, &is_told_of_key);
         fail(s, check_descriptors(s));
         fail(s, lksi_notice_board_check());
         for (int rank = 1; rank < s->environment->size && s->status == LKS_OK; rank++) {
