@@ -44,10 +44,11 @@ lks_status lksi_rendezvous_check(void);
  *
  * Errors are the same on all ranks that have arrived. They are also the same on ranks that arrive within three seconds
  * of rank 0, except LKS_ERR_TIMEOUT. After an error nothing is open.
- * LKS_ERR_TIMEOUT: names the ranks that did not arrive and anybody who tried with another key, or the port that another
- * program uses (after 10 s). LKS_ERR_MISMATCH: another version of the library, two ranks with one number, another
- * WORLD_SIZE, ranks of this host that meet at its local socket, or another key. With another key, it comes after 5 s on
- * the rank that has it. The others wait for their deadline, because a stranger may have another key, too; rank 0 warns.
+ * LKS_ERR_TIMEOUT: names the ranks that did not arrive and anybody who tried with another key, or the port that
+ *   another program uses (after 10 s).
+ * LKS_ERR_MISMATCH: another version of the library, two ranks with one number, another WORLD_SIZE, ranks of this host
+ *   that meet at its local socket, or another key. With another key, it comes after 5 s on the rank that has it. The
+ *   others wait for their deadline, because a stranger may have another key, too; rank 0 warns.
  * LKS_ERR_PEER: names a rank that was lost meanwhile.
  * LKS_ERR_ARGUMENT: an address across hosts without a key, or one to publish that is unspecified (0.0.0.0, ::).
  * LKS_ERR_SYSTEM: a system call failed. */
