@@ -205,8 +205,8 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
 lks_status lksi_refuse_late(const lks_group *group, const char *waiting, int64_t waited_ms, const char *ahead) {
     char awaited[400] = "";
     const lksi_activity *activity = &group->own_seat->activities[LKSI_CONTEXT_COLLECTIVE];
-    int rank = atomic_load_explicit(&activity->awaited, memory_order_relaxed) - 1;
-    if (rank >= 0) describe_awaited(group, true, &rank, 1, awaited, sizeof awaited);
+    const int ranks[] = {atomic_load_explicit(&activity->awaited, memory_order_relaxed) - 1};
+    if (ranks[0] >= 0) describe_awaited(group, true, ranks, 1, awaited, sizeof awaited);
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for its %s%s%s; %s, 0 bytes done",
                       lksi_world_rank(group, group->rank), (long long)waited_ms, ahead,
                       awaited[0] != '\0' ? ", which waits for " : "", awaited, waiting);
