@@ -78,7 +78,7 @@ lks_status trainer_checkpoint_stop(trainer_progress *p) {
     if (status == LKS_OK || p->flags->save == NULL) return status == LKS_OK ? trainer_checkpoint_save(p) : status;
     char text[1024]; /* the other file is written all the same */
     snprintf(text, sizeof text, "%s", lks_error_text());
-    (void)trainer_checkpoint_save(p);
+    if (trainer_checkpoint_save(p) != LKS_OK) return lks_error_set(status, "%s; %s", text, lks_error_text());
     return lks_error_set(status, "%s", text);
 }
 

@@ -178,7 +178,8 @@ LKS_API lks_status lks_work_wait(lks_work *work);
 /* Sets *is_done to whether the operation is done, without waiting.
  *
  * It makes progress, and it yields the CPU if ranks share it. `work` remains valid. lks_work_wait returns an error of
- * the operation. */
+ * the operation. If the operation waits beyond its deadline for an earlier one, it kills the group, which may take half
+ * a second. */
 LKS_API lks_status lks_work_test(lks_work *work, int *is_done);
 
 /* --- point to point --- */

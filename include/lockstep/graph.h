@@ -185,9 +185,9 @@ LKS_API void lks_program_destroy(lks_program *program);
  * Buffers:    `data` is row-major and holds as many samples as the program's batch. A shorter batch needs its own
  *             program (lks_program_set_batch checks this). The program reads the data in place until the runs are over.
  *             A GPU copies the data in forward. If the data arrive or change between forward and backward, set them
- *             again there. Element-wise operators, losses and embeddings then use the new data in backward. Others,
- * such as convolutions, may use a copy that forward made. NULL removes the data. forward and backward then report that
- * the input has none. */
+ *             again there. Element-wise operators, losses and embeddings then use the new data in backward. Others
+ *             (convolutions) may use a copy that forward made.
+ *             NULL removes the data. forward and backward then report that the input has none. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
 /* Sets the key of dropout's random draws for the next runs. Call it before each forward pass of training.
  *

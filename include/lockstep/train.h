@@ -345,7 +345,8 @@ LKS_API void lks_checkpointer_destroy(lks_checkpointer *checkpointer);
 LKS_API lks_status lks_checkpointer_step(lks_checkpointer *checkpointer, const lks_position *position);
 /* Writes a checkpoint now, whether one is due or not. Returns when it is on disk. Collective.
  *
- * If the previous checkpoint could not be written, that error is logged and this one is written all the same.
+ * If the previous checkpoint could not be written, that error is logged and this one is written all the same. While the
+ * previous one is still being written (LKS_ERR_TIMEOUT), this one is not started.
  * Errors:     those of lks_checkpointer_step, of this checkpoint. */
 LKS_API lks_status lks_checkpointer_save(lks_checkpointer *checkpointer, const lks_position *position);
 /* Waits for the last checkpoint, at most for half the timeout of the group, and returns whether it is on disk.

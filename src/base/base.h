@@ -152,6 +152,10 @@ typedef struct lksi_process_stat {
 } lksi_process_stat;
 /* False if there is no such process, or if this one cannot see it. */
 bool lksi_process_read_stat(int pid, lksi_process_stat *stat);
+/* Opens stdin, stdout and stderr if the parent had closed them. Otherwise a file, pipe or connection of this process
+ * would get such a number, and what is printed would go there. stdin becomes empty. stdout and stderr become
+ * descriptors that cannot be written, so output counts as lost. Call it before anything is opened. */
+void lksi_fill_standard_descriptors(void);
 
 /* --- files --- */
 enum { LKSI_PATH_NBYTES = 4096 }; /* of a path, including its NUL */

@@ -1,6 +1,7 @@
-/* The state of another process, the name of this machine, and environment variables. */
+/* The state of another process, the name of this machine, environment variables, and standard descriptors. */
 #include "base/base.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,4 +45,11 @@ lks_status lksi_variable_switch(const char *name, bool otherwise, bool *is_on) {
     *is_on = value == NULL ? otherwise : strcmp(value, "1") == 0;
     if (value == NULL || *is_on || strcmp(value, "0") == 0) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "%s '%s' is not 0 or 1", name, value);
+}
+
+void lksi_fill_standard_descriptors(void) {
+    int opened;
+    do opened = open(fcntl(STDIN_FILENO, F_GETFD) < 0 ? "/dev/null" : "/", O_RDONLY);
+    while (opened >= 0 && opened <= STDERR_FILENO);
+    if (opened >= 0) close(opened);
 }

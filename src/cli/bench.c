@@ -69,9 +69,12 @@ static lks_status keep(results *r, const lksi_bench_row *row) {
 /* Checks before the measurement that a file can be written, because it is written only at the end. */
 static lks_status try_to_write(const char *path, bool *is_made) {
     FILE *file;
+    lksi_new_file *new_file;
     *is_made = !lksi_file_exists(path);
     LKS_TRY(lksi_file_open_output(path, true, &file));
     fclose(file);
+    LKS_TRY(lksi_new_file_create(&new_file, path)); /* the directory, too */
+    lksi_new_file_discard(new_file);
     return LKS_OK;
 }
 

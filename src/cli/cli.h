@@ -24,7 +24,7 @@ typedef struct lksi_option {
     const char *name; /* NULL: end of the table */
     lksi_option_kind kind;
     size_t offset;                                /* within the request */
-    int min, max;                                 /* for a number */
+    int min, max;                                 /* for a number; seconds: a minimum above 0.001, or 0 */
     const char *expected;                         /* for a text: what it names; for a foreign option: what to do */
     int (*set)(void *request, const char *value); /* returns 0, or the result of lksi_refuse */
 } lksi_option;

@@ -57,6 +57,7 @@ static int run(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    lksi_fill_standard_descriptors();
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes becomes an error of the write */
     lksi_output_begin();
     return lksi_output_end(run(argc, argv));

@@ -68,9 +68,9 @@ static int set_number(const char *command, const lksi_option *o, const char *val
 }
 
 static int set_seconds(const char *command, const lksi_option *o, const char *value, int64_t *duration_ms) {
-    double seconds;
-    if (!lksi_parse_f64(value, 0.001, 1e9, &seconds))
-        return lksi_refuse(command, "%s '%s' is not a number of seconds of at least 0.001", o->name, value);
+    double seconds, least = o->min > 0 ? o->min : 0.001;
+    if (!lksi_parse_f64(value, least, 1e9, &seconds))
+        return lksi_refuse(command, "%s '%s' is not a number of seconds of at least %g", o->name, value, least);
     *duration_ms = (int64_t)ceil(seconds * 1000);
     return 0;
 }

@@ -5,7 +5,6 @@
 #include "launch/head.h"
 #include "launch/terminal.h"
 
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -203,19 +202,8 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     return run_here(&request->run);
 }
 
-/* Opens stdin, stdout and stderr if the parent had closed them. Otherwise a pipe or connection of this process would
- * get such a number, and ranks would read from it or write to it. stdin becomes empty. stdout and stderr become
- * descriptors that cannot be written, so output counts as lost. */
-static void fill_standard_descriptors(void) {
-    int opened;
-    do opened = open(fcntl(STDIN_FILENO, F_GETFD) < 0 ? "/dev/null" : "/", O_RDONLY);
-    while (opened >= 0 && opened <= STDERR_FILENO);
-    if (opened >= 0) close(opened);
-}
-
 static int run(int argc, char **argv) {
     lksi_run_request request = {.run = {.job.report = report, .node = -1}};
-    fill_standard_descriptors();
     request.forwarded = lksi_alloc_array((size_t)argc, sizeof *request.forwarded);
     if (request.forwarded == NULL) return lksi_refuse("run", "%s", lks_error_text());
     int exit_status = run_request(argc, argv, &request);

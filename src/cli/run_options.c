@@ -95,7 +95,7 @@ static const lksi_option options[] = {
     {.name = "--master-addr", .kind = LKSI_OPTION_TEXT, .offset = AT(run.address), .expected = "an address or name"},
     {.name = "--master-port", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.port), .min = 1, .max = 65535},
     {.name = "--join-timeout", .kind = LKSI_OPTION_SECONDS, .offset = AT(run.join_timeout_ms)},
-    {.name = "--heartbeat-timeout", .kind = LKSI_OPTION_SECONDS, .offset = AT(run.heartbeat_timeout_ms)},
+    {.name = "--heartbeat-timeout", .kind = LKSI_OPTION_SECONDS, .min = 1, .offset = AT(run.heartbeat_timeout_ms)},
     {.name = "--ssh", .kind = LKSI_OPTION_TEXT, .offset = AT(run.ssh), .expected = "a command"},
     {.name = "-x", .kind = LKSI_OPTION_OTHER, .set = add_variable},
     {.name = "--agent", .kind = LKSI_OPTION_FLAG, .offset = AT(is_agent)},

@@ -222,7 +222,8 @@ static bool is_late(const lks_group *group, const lksi_call *call, char *ahead, 
     if (lksi_running_ns() < deadline_ns(group, call) || lksi_control_is_aborted(group->control)) return false;
     pthread_mutex_lock(&worker->mutex);
     const lks_work *running = worker->running;
-    bool is_behind = running != NULL && deadline_ns(group, &running->call) > deadline_ns(group, call);
+    bool is_behind = running != NULL && running->call.sequence < call->sequence &&
+                     deadline_ns(group, &running->call) > deadline_ns(group, call);
     if (is_behind) describe(group, &running->call, ahead, ahead_nbytes);
     pthread_mutex_unlock(&worker->mutex);
     return is_behind;

@@ -86,6 +86,7 @@ int lksi_end_output(int exit_status) {
 }
 
 int lks_main(int argc, char **argv, lks_rank_main rank_main) {
+    lksi_fill_standard_descriptors();
     lks_status given = lksi_check_given("main", "rank_main", rank_main != NULL ? &rank_main : NULL);
     if (given != LKS_OK) return lks_report(given, NULL, 0);
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes becomes an error of the write */

@@ -340,9 +340,9 @@ typedef enum late_kind { LATE_CALL, LATE_WAIT, LATE_TEST, LATE_ALLOCATION } late
 static lks_status be_late(lks_group *world, late_kind kind) {
     void *data;
     lks_work *work;
-    if (kind == LATE_CALL) return lks_barrier(world, &(lks_collective_options){.timeout_ms = 200});
+    if (kind == LATE_CALL) return lks_barrier(world, &(lks_collective_options){.timeout_ms = 500});
     if (kind == LATE_ALLOCATION) return lks_symmetric_alloc(world, 64, &data); /* has the timeout of the group */
-    lks_status status = lks_barrier(world, &(lks_collective_options){.timeout_ms = 200, .work = &work});
+    lks_status status = lks_barrier(world, &(lks_collective_options){.timeout_ms = 500, .work = &work});
     for (int is_done = 0; kind == LATE_TEST && status == LKS_OK && is_done == 0;)
         status = lks_work_test(work, &is_done);
     return status == LKS_OK ? lks_work_wait(work) : status;
@@ -361,22 +361,22 @@ static int a_call_is_late_behind_a_work(int rank, int size, void *argument) {
     lks_group *world;
     lks_work *work;
     int64_t most_ns = INT64_C(10000000000), begin_ns = lksi_now_ns();
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = call->transport}));
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 50000, .transport = call->transport}));
     if (rank == 0) {
-        world->timeout_ms = 200;
+        world->timeout_ms = 500;
         MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_I32, LKS_SUM,
                                &(lks_collective_options){.work = &work, .timeout_ms = 60000}));
         MUST(be_late(world, call->kind) == LKS_ERR_TIMEOUT);
-        MUST_SAY("rank 0 waited 200 ms for its all_reduce, call 1, which waits for rank 1 (host ");
+        MUST_SAY("rank 0 waited 500 ms for its all_reduce, call 1, which waits for rank 1 (host ");
         MUST_SAY(call->kind == LATE_ALLOCATION ? "; symmetric_alloc, call 2, 0 bytes done"
                                                : "; barrier, call 2, 0 bytes done");
         MUST(lks_work_wait(work) == LKS_ERR_TIMEOUT);
         MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
-        MUST_SAY("rank 0 waited 200 ms for its all_reduce, call 1");
+        MUST_SAY("rank 0 waited 500 ms for its all_reduce, call 1");
     } else {
         while (!lksi_control_is_aborted(world->control)) lksi_sleep_ns(1000000);
         MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
-        MUST_SAY("rank 0 gave up: rank 0 waited 200 ms for its all_reduce, call 1");
+        MUST_SAY("rank 0 gave up: rank 0 waited 500 ms for its all_reduce, call 1");
     }
     MUST(lksi_now_ns() - begin_ns < most_ns);
     lks_group_destroy(world);

@@ -301,7 +301,7 @@ static int interrupt_parent_after_the_timeout(void *argument) {
     (void)argument;
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
-    lksi_sleep_ns(INT64_C(500) * 1000 * 1000);
+    lksi_sleep_ns(INT64_C(1600) * 1000 * 1000);
     kill(getppid(), SIGINT);
     return wait_for_ever(NULL);
 }
@@ -311,7 +311,7 @@ static void a_signal_does_not_postpone_a_kill_that_is_due(void **state) {
     (void)state;
     lksi_end end;
     void (*old)(int) = signal(SIGINT, count_interrupt);
-    const lksi_job job = {.n_ranks = 1, .function = interrupt_parent_after_the_timeout, .timeout_ms = 100};
+    const lksi_job job = {.n_ranks = 1, .function = interrupt_parent_after_the_timeout, .timeout_ms = 1200};
     n_interrupts = 0;
     int64_t start_ns = lksi_now_ns();
     assert_int_equal(lksi_supervise(&job, &end), LKS_ERR_TIMEOUT);

@@ -76,6 +76,14 @@ check "a rank finds it closed, too" eval 'status_is 1 && err_has "write error: B
 status=$?
 check "where its lines go through the launcher it says so" \
   eval 'status_is 1 && err_lines 1 && err_has "^lockstep run: standard output cannot be written: Bad file desc"'
+"$lockstep" bench barrier --ranks 1 --json "$work/closed.json" >&- 2>"$work/err"
+status=$?
+check "a file is not opened in its place" eval 'status_is 1 && err_has "Bad file desc" && ! grep -qv "^{" "$work/closed.json"'
+"$build/examples/mlp" --steps 1 --quiet --summary "$work/closed.json" --run "$work/closed" >&- 2>"$work/err"
+status=$?
+check "nor by a trainer" eval '! grep -qv "^{" "$work/closed/metrics.jsonl"'
+run run --hosts "$work/none" --heartbeat-timeout 0.1 true
+check "a heartbeat faster than the launcher's is refused" refused "of at least 1"
 env -u HOME -u LOCKSTEP_DATA -u XDG_CACHE_HOME "$lockstep" data list >"$work/out" 2>"$work/err"
 status=$?
 check "where data sets have no place it is said once" eval 'status_is 1 && err_lines 1'

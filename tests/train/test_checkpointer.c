@@ -440,7 +440,7 @@ static int wait_for_a_slow_disk(void *argument) {
     RANK_CHECK(make_step(&s, NULL) == 0);
     if (lks_group_rank(s.group) == 0) lksi_sleep_ns(100000000);
     RANK_CHECK(lks_checkpointer_step(checkpointer, &s.position) == LKS_ERR_TIMEOUT);
-    RANK_CHECK(strstr(lks_error_text(), "the checkpoint of step 1 is still being written after 0.5 s") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "the checkpoint of step 1 is still being written after 1 s") != NULL);
     RANK_OK(lks_barrier(s.group, NULL));
     lks_checkpointer_destroy(checkpointer);
     destroy(&s);
@@ -450,8 +450,8 @@ static int wait_for_a_slow_disk(void *argument) {
 static void a_slow_disk_does_not_end_the_group(void **state) {
     (void)state;
     empty_directory();
-    setenv("LOCKSTEP_TIMEOUT_MS", "1000", 1);
-    sync_ns = 900000000;
+    setenv("LOCKSTEP_TIMEOUT_MS", "2000", 1);
+    sync_ns = 1900000000;
     run_ranks(2, wait_for_a_slow_disk, NULL);
     sync_ns = 0;
     unsetenv("LOCKSTEP_TIMEOUT_MS");

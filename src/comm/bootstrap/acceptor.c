@@ -97,13 +97,13 @@ static void say_dropped(lksi_acceptor *acceptor, const lksi_address *peer, const
     lksi_log(LKS_LOG_WARNING, "a connection from %s was dropped: it %s", address, why);
 }
 
-/* The time of insistence starts anew for another peer, and for a peer that returns after a second. */
+/* The time of insistence starts anew for another peer, and for a peer that returns after two seconds. */
 static void note_other_key(lksi_acceptor *acceptor, const lksi_address *peer) {
     char host[LKSI_ADDRESS_TEXT_NBYTES];
     int64_t now = lksi_now_ns();
     lksi_address_host_text(peer, host);
     bool is_known = strcmp(host, acceptor->other_key_peer) == 0;
-    bool is_recent = now - acceptor->other_key_last_ns < SECOND_NS;
+    bool is_recent = now - acceptor->other_key_last_ns < 2 * SECOND_NS;
     if (!is_known && is_recent) return;
     if (!is_known || !is_recent) acceptor->other_key_first_ns = now;
     acceptor->other_key_last_ns = now;

@@ -67,8 +67,8 @@ static lks_status publish(const lksi_address *own, lksi_address *published) {
  * LOCKSTEP_ADVERTISE if that is set. */
 static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,
                                      int *data_listener) {
-    lksi_address own = local, bound;
-    if (lksi_address_is_unspecified(&local)) LKS_TRY(lksi_address_towards(&local, &own));
+    const lksi_address met = local;
+    lksi_address own = met, bound;
     const char *advertised = lksi_variable("LOCKSTEP_ADVERTISE"), *wanted = lksi_variable("LOCKSTEP_LISTEN");
     lksi_address_set_port(&local, 0);
     if (wanted != NULL) {
@@ -85,6 +85,7 @@ static lks_status open_data_listener(const lksi_job_secret *job, lksi_address lo
         return LKS_OK;
     }
     int listener;
+    if (lksi_address_is_unspecified(&met)) LKS_TRY(lksi_address_towards(&met, &own));
     LKS_TRY(listen_as_told(wanted, &local, &listener, &bound));
     lks_status status = publish(&own, &bound);
     if (status != LKS_OK) {

@@ -201,11 +201,18 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
                       (long long)lksi_progress_in(group, context)->timeout_ms, awaited, doing);
 }
 
-/* Another thread executes the call in progress, so group->progress is not read. */
+/* Another thread executes the call in progress, so group->progress is not read. That thread wakes periodically to look
+ * around, so it is looked at several times. */
 lks_status lksi_refuse_late(const lks_group *group, const char *waiting, int64_t waited_ms, const char *ahead) {
     char awaited[400] = "";
     const lksi_activity *activity = &group->own_seat->activities[LKSI_CONTEXT_COLLECTIVE];
-    const int ranks[] = {atomic_load_explicit(&activity->awaited, memory_order_relaxed) - 1};
+    enum { MOST_LOOKS = 20, BETWEEN_LOOKS_NS = 1000 * 1000 };
+    int32_t word = 0;
+    for (int i = 0; i < MOST_LOOKS && word == 0; i++) {
+        if (i > 0) lksi_sleep_ns(BETWEEN_LOOKS_NS);
+        word = atomic_load_explicit(&activity->awaited, memory_order_relaxed);
+    }
+    const int ranks[] = {word - 1};
     if (ranks[0] >= 0) describe_awaited(group, true, ranks, 1, awaited, sizeof awaited);
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for its %s%s%s; %s, 0 bytes done",
                       lksi_world_rank(group, group->rank), (long long)waited_ms, ahead,
