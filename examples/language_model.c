@@ -71,7 +71,7 @@ static lks_optimizer choose_optimizer(const model_flags *flags, lks_schedule sch
 static int train(const model_flags *flags, lks_group *group, lks_device *device, trainer_text *text) {
     lks_graph *g = lks_graph_create(device);
     model m = build(g, lks_text_n_words(text->text), flags);
-    lks_schedule schedule = trainer_text_schedule(text, &flags->shared, flags->decay);
+    lks_schedule schedule = trainer_text_schedule(text, &flags->shared, flags->decay, 0);
     trainer_job job = {.name = "language_model",
                        .group = group,
                        .device = device,

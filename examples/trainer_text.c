@@ -45,12 +45,15 @@ void trainer_text_destroy(trainer_text *text) {
     lks_text_destroy(text->text);
 }
 
-lks_schedule trainer_text_schedule(const trainer_text *text, const trainer_flags *flags, int64_t decay) {
-    static const double last = 0.01;
+lks_schedule trainer_text_schedule(const trainer_text *text, const trainer_flags *flags, int64_t decay,
+                                   int64_t n_warm_up) {
+    static const double first = 0.01, last = 0.01;
     int64_t n_steps = trainer_n_steps(flags, text->source.steps_per_epoch);
-    if (decay == TRAINER_DECAY_LINEAR) return lks_schedule_linear(1.0, last, n_steps);
-    if (decay == TRAINER_DECAY_COSINE) return lks_schedule_cosine(last, n_steps);
-    return (lks_schedule){0};
+    if (n_warm_up > n_steps / 2) n_warm_up = n_steps / 2;
+    lks_schedule schedule = {0};
+    if (decay == TRAINER_DECAY_LINEAR) schedule = lks_schedule_linear(1.0, last, n_steps - n_warm_up);
+    if (decay == TRAINER_DECAY_COSINE) schedule = lks_schedule_cosine(last, n_steps - n_warm_up);
+    return lks_schedule_warm_up(schedule, first, n_warm_up);
 }
 
 lks_node *trainer_text_loss(lks_node *logits, lks_node *labels) {

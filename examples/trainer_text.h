@@ -19,8 +19,10 @@ void trainer_text_destroy(trainer_text *text);
 /* The schedule of the learning rate. */
 enum { TRAINER_DECAY_NONE, TRAINER_DECAY_LINEAR, TRAINER_DECAY_COSINE };
 
-/* The schedule over all steps of the run, from factor 1 to 0.01. */
-lks_schedule trainer_text_schedule(const trainer_text *text, const trainer_flags *flags, int64_t decay);
+/* The schedule over all steps of the run: up to factor 1 in the first `n_warm_up`, or in half of a shorter run, and
+ * down to 0.01 in the others. */
+lks_schedule trainer_text_schedule(const trainer_text *text, const trainer_flags *flags, int64_t decay,
+                                   int64_t n_warm_up);
 
 /* The mean over the labels other than -1, which stands for a missing label at the end of a column. */
 lks_node *trainer_text_loss(lks_node *logits, lks_node *labels);

@@ -46,21 +46,20 @@ static model build(lks_graph *g, int64_t n_words, const model_flags *flags) {
 static int train(const model_flags *flags, lks_group *group, lks_device *device, trainer_text *text) {
     lks_graph *g = lks_graph_create(device);
     model m = build(g, lks_text_n_words(text->text), flags);
-    lks_schedule schedule = trainer_text_schedule(text, &flags->shared, flags->decay);
-    trainer_job job = {
-        .name = "transformer",
-        .group = group,
-        .device = device,
-        .loss = m.loss,
-        .features = m.tokens,
-        .labels = m.labels,
-        .optimizer = lks_adamw(&(lks_adamw_options){.lr = flags->shared.lr,
-                                                    .beta2 = 0.99, /* for few steps: a short memory */
-                                                    .schedule = lks_schedule_warm_up(schedule, 0.01, WARM_UP_STEPS),
-                                                    .clip_norm = flags->clip}),
-        .source = &text->source,
-        .has_validation = 1,
-        .shows_perplexity = 1};
+    trainer_job job = {.name = "transformer",
+                       .group = group,
+                       .device = device,
+                       .loss = m.loss,
+                       .features = m.tokens,
+                       .labels = m.labels,
+                       .optimizer = lks_adamw(&(lks_adamw_options){
+                           .lr = flags->shared.lr,
+                           .beta2 = 0.99, /* for few steps: a short memory */
+                           .schedule = trainer_text_schedule(text, &flags->shared, flags->decay, WARM_UP_STEPS),
+                           .clip_norm = flags->clip}),
+                       .source = &text->source,
+                       .has_validation = 1,
+                       .shows_perplexity = 1};
     int exit_code = trainer_run(&job, &flags->shared);
     lks_graph_destroy(g);
     return exit_code;

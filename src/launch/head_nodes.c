@@ -82,17 +82,19 @@ static lks_status address_towards(const char *host, lksi_address *own) {
     return lksi_error(LKS_ERR_SYSTEM, "the host '%s': %s", host, lks_error_text());
 }
 
-/* Finds the head's address if --master-addr does not give it: the one that the first remote host sees. Loopback if
- * there is no remote host. */
+/* Finds the head's address if --master-addr does not give it: the one that the first remote host sees. A host seen over
+ * loopback is this one under another name (many systems map their own name to 127.0.1.1) and reaches every address of
+ * it. Loopback if there is no other host. */
 static lks_status find_address(const lksi_head *head, lksi_address *own) {
     for (int i = 0; i < head->n_nodes; i++) {
         const char *host = head->nodes[i].child.host;
         if (host == NULL) continue;
         const char *user_end = strrchr(host, '@'); /* ssh accepts user@host */
         lks_status status = address_towards(user_end != NULL ? user_end + 1 : host, own);
-        if (status == LKS_OK) return LKS_OK;
-        return lksi_error(status, "%s; --master-addr can name the address of this machine that the hosts reach",
-                          lks_error_text());
+        if (status != LKS_OK)
+            return lksi_error(status, "%s; --master-addr can name the address of this machine that the hosts reach",
+                              lks_error_text());
+        if (!lksi_address_is_loopback(own)) return LKS_OK;
     }
     return lksi_address_resolve("127.0.0.1", 0, own);
 }

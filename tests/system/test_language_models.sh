@@ -63,6 +63,9 @@ check "a line per epoch with perplexities" [ "$(grep -cE \
   '^epoch [0-9]+/8 \| train_loss [0-9.]+ \| train_perplexity [0-9.]+ \| valid_loss [0-9.]+ \| valid_perplexity [0-9.]+ \| [0-9.]+ s$' \
   "$work/out")" = 8 ]
 check "the last line tells the test perplexity" grep -qE '^transformer: 3 ranks .* test_perplexity [0-9.]+ ' "$work/out"
+run "$lockstep" run -n 1 "$gpt" "${small_gpt[@]}" --steps 40 --data "$text" --run "$work/run"
+below_a_fiftieth() { awk -v lr="$(sed -n 's/.*"lr":\([^,]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n 1)" 'BEGIN { exit !(lr > 0 && lr < 0.01 / 50) }'; }
+check "a learning rate that has been warmed up has decayed at the end of the run" below_a_fiftieth
 train again 2 "$lstm" "${small_lstm[@]}"
 check "a second run gives the same bits" same "$(value "$work/again" params_sha256)" "$(value "$work/lstm2" params_sha256)"
 train threads 2 --threads "$lstm" "${small_lstm[@]}"

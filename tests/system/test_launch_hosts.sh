@@ -95,6 +95,10 @@ MY_OWN=mine from_c --hosts "$work/hosts" --prefix -x MY_OWN --log-dir "$work/log
 check "output of ranks elsewhere comes here, with the rank before it" \
   eval 'status_is 0 && out_has "^\[0\] 0/4 0/2 host-a 10.77.0.1 mine$" && out_has "^\[3\] 3/4 1/2 host-b 10.77.0.1 mine$" && err_has "^\[2\] to-stderr$"'
 check "and into a log per rank" grep -q "^3/4 " "$work/logs/rank-3.log"
+printf 'root@127.0.1.1\n10.77.0.1\n' >"$work/first_here"
+from_c --hosts "$work/first_here" --join-timeout 10 bash -c 'echo "$RANK/$WORLD_SIZE $(hostname) $MASTER_ADDR"'
+check "this machine under another name comes first: the head listens where the others reach it" \
+  eval 'status_is 0 && out_has "^0/2 host-c 10.77.0.3$" && out_has "^1/2 host-a 10.77.0.3$"'
 printf '10.77.0.1\n10.77.0.2\n' >"$work/one_each"
 from_c --hosts "$work/one_each" bash -c 'for i in $(seq 3000); do printf "aaaa"; printf "bbbb\n"; done'
 check "lines of several hosts stay whole" eval '[ "$(grep -cx aaaabbbb "$work/out")" = 6000 ]'
