@@ -44,7 +44,7 @@ static const char help_text[] =
     "PROGRAM and lockstep must be at the same paths on all hosts. Ranks have no standard input.\n"
     "\n"
     "  --join-timeout SECONDS       how long to wait for all hosts (300)\n"
-    "  --heartbeat-timeout SECONDS  a host that is silent for this long is lost (10)\n"
+    "  --heartbeat-timeout SECONDS  a host that is silent for this long, at least 1 s, is lost (10)\n"
     "The host with node 0, or the one where --hosts was given, is the head. Without it the run ends everywhere. A\n"
     "lost host that comes back takes part again: SIGTERM tells the ranks to end, and more ranks follow.\n"
     "\n"
