@@ -40,7 +40,7 @@ LKS_API lks_node *lks_sqrt(lks_node *x);
 LKS_API lks_node *lks_pow(lks_node *x, double exponent);
 LKS_API lks_node *lks_abs(lks_node *x); /* the gradient at 0 is 0 */
 /* Limits x to [least, most]. An infinite bound is no bound. NaN stays NaN. The gradient flows only to elements within
- * the bounds.
+ * the bounds, not to NaN.
  *
  * Errors:     LKS_ERR_ARGUMENT: least > most. */
 LKS_API lks_node *lks_clamp(lks_node *x, double least, double most);
@@ -133,7 +133,7 @@ LKS_API lks_node *lks_global_avg_pool2d(lks_node *x); /* (N,C,H,W) -> (N,C) */
  * The running statistics are buffers of this batch norm only. They follow the mean and the unbiased variance of each
  * rank's own batch, averaged over the ranks by their samples (lks_buffer). This is not the variance of the global
  * batch. If a channel has only one value in a rank's batch, its variance is 0: y = bias, x and weight get no gradient,
- * and the unbiased variance is 0. PyTorch refuses this case.
+ * and the unbiased variance is 0. PyTorch refuses this case. With epsilon 0 the result is NaN then.
  * Shapes:     x (N,C,...), the others (C).
  * Source:     Ioffe, Szegedy, "Batch normalization", 2015. */
 LKS_API lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias, lks_node *running_mean,
@@ -151,6 +151,7 @@ LKS_API lks_node *lks_synchronised_batch_norm_function(lks_node *x, lks_node *we
 /* Layer norm over the last axis.
  *
  * Shapes:     x (...,K), weight (K), bias (K) -> (...,K).
+ * Errors:     epsilon must be above 0.
  * Source:     Ba, Kiros, Hinton, "Layer normalization", 2016. */
 LKS_API lks_node *lks_layer_norm_function(lks_node *x, lks_node *weight, lks_node *bias, double epsilon);
 
@@ -159,6 +160,7 @@ LKS_API lks_node *lks_layer_norm_function(lks_node *x, lks_node *weight, lks_nod
  *
  * The draws depend on lks_program_set_random and on the number of this dropout among those of its graph, not on the
  * rank. If a model is divided into several graphs (stages of a pipeline), give each one its own seed.
+ * Errors:     probability must be at least 0 and below 1.
  * Source:     Srivastava et al., "Dropout", 2014. */
 LKS_API lks_node *lks_dropout(lks_node *x, double probability);
 

@@ -213,8 +213,8 @@ typedef struct lks_step_sums {
  *             LKS_ERR_ARGUMENT: `mine` is NULL, or a number of samples or a weight is negative or not finite.
  *             LKS_ERR_STATE: a rank with samples has already used its last backward pass. A step uses it, also a
  *             refused one and one of another optimizer of the store. lks_distributed_optimizer_accumulate uses it too.
- *             Gradients may also be written by hand (lks_store_gradient): if no program of the store has run backward
- *             on this rank yet, the step uses whatever they hold.
+ *             Gradients may also be written by hand: as long as no program of the store has run backward on this rank,
+ *             a step uses what they hold if lks_store_gradient was called since the last step.
  *             Those of the group.
  *             After an error in the middle of an update the parameters are undefined. Reading them through the library
  *             returns LKS_ERR_TORN. Exception: a store that is sharded among ranks that share memory holds the

@@ -151,11 +151,19 @@ static void warn_of_other(lks_group *group, const lksi_call *call, const char *f
              forced, obstacle);
 }
 
+/* The algorithm that the variable names for this call, or NULL. In an inner or outer group it must not change the order
+ * that a call on the whole group keeps. */
+static const lksi_algorithm *forced_for(const lks_group *group, const lksi_call *call) {
+    const lksi_algorithm *forced = group->selection.forced[call->operation - lksi_operation_at(0)];
+    bool has_order = group->order == LKS_ORDER_CANONICAL && !is_exact(call);
+    return forced != NULL && forced->is_order_free && has_order && group->parent != NULL ? NULL : forced;
+}
+
 static lks_status choose(lks_group *group, lksi_call *call) {
     lksi_selection *selection = &group->selection;
     if (!selection->is_read) LKS_TRY(read_variable(selection));
     selection->is_always_direct = lksi_is_on_one_host(group) && !selection->is_any_forced;
-    const lksi_algorithm *forced = selection->forced[call->operation - lksi_operation_at(0)];
+    const lksi_algorithm *forced = forced_for(group, call);
     const char *obstacle = forced != NULL ? obstacle_to(forced, group, call) : NULL;
     if (forced != NULL && obstacle == NULL) {
         call->algorithm = forced;

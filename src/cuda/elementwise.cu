@@ -52,7 +52,7 @@ template <int op> __device__ float apply(float a, float b, float number) {
     case LKSI_OP_AT_LEAST:
         return a < number ? number : a;
     case LKSI_OP_AT_LEAST_GRAD:
-        return a < number ? 0 : b;
+        return a >= number ? b : 0;
     case LKSI_OP_ADD_SCALAR:
         return a + number;
     default: /* SCALE */

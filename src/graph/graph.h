@@ -146,13 +146,14 @@ void lksi_store_set_settle(lks_store *store, lksi_settle settle, void *context);
 lks_status lksi_store_settle(const lks_store *store, int index);
 
 /* State of the last backward pass of any of the store's programs.
- * NONE:  there was none yet. Gradients may have been written by hand.
- * BEGUN: it is in progress or failed.
- * NEW:   no step has used its gradients.
- * USED:  a step of some optimizer has used them. */
-typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_BEGUN, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pass;
+ * NONE:    there was none yet.
+ * BY_HAND: there was none yet, but lks_store_gradient lets the caller write gradients, and no step has used them.
+ * BEGUN:   it is in progress or failed.
+ * NEW:     no step has used its gradients.
+ * USED:    a step of some optimizer has used them. */
+typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_BY_HAND, LKSI_PASS_BEGUN, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pass;
 lksi_pass lksi_store_pass(const lks_store *store);
-/* A step has used the gradients: NEW becomes USED. */
+/* A step has used the gradients: NEW becomes USED, BY_HAND becomes NONE. */
 void lksi_store_use_pass(lks_store *store);
 
 /* The step that has to complete what the last pass left unfinished: gradients that are still being sent, or factors

@@ -293,6 +293,7 @@ lksi_pass lksi_store_pass(const lks_store *store) { return store->pass; }
 
 void lksi_store_use_pass(lks_store *store) {
     if (store->pass == LKSI_PASS_NEW) store->pass = LKSI_PASS_USED;
+    if (store->pass == LKSI_PASS_BY_HAND) store->pass = LKSI_PASS_NONE;
 }
 
 void lksi_store_set_stepper(lks_store *store, const lksi_stepper *stepper) { store->stepper = *stepper; }
@@ -327,6 +328,7 @@ lks_status lks_store_read_gradient(const lks_store *store, int index, void *grad
 void *lks_store_gradient(lks_store *store, int index, size_t *count) {
     if (check_gradient("store_gradient", store, index) != LKS_OK) return NULL;
     if (lksi_check_given("store_gradient", "count", count) != LKS_OK) return NULL;
+    if (store->pass == LKSI_PASS_NONE) store->pass = LKSI_PASS_BY_HAND;
     size_t offset;
     lksi_store_place(store, index, &offset, count);
     return stored(store->gradients, &store->slots[index]);

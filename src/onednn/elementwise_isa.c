@@ -42,7 +42,7 @@ GRADIENT(leaky_relu_grad, (y > 0 ? 1 : p) * dy)
 GRADIENT(gelu_grad, (dy * gelu_slope(y))) /* its y is x */
 GRADIENT(tanh_grad, (dy * (1 - y * y)))
 GRADIENT(sigmoid_grad, (dy * y * (1 - y)))
-GRADIENT(at_least_grad, y < p ? 0 : dy)
+GRADIENT(at_least_grad, y >= p ? dy : 0)
 GRADIENT(abs_grad, y > 0 ? dy : y < 0 ? -dy : 0 * y) /* its y is x */
 
 const lksi_elementwise_loops LKSI_ISA_NAME(lksi_elementwise_loops) = {

@@ -57,7 +57,7 @@
     X(ABS, "abs", 1, 1, 1, elementwise)                         /* y = |x| */                                          \
     X(ABS_GRAD, "abs_grad", 2, 2, 1, elementwise)               /* (x, dy): dx = x > 0 ? dy : x < 0 ? -dy : 0 x */     \
     X(AT_LEAST, "clamp", 1, 1, 1, elementwise)                  /* y = x < [number] ? number : x; -infinity: x */      \
-    X(AT_LEAST_GRAD, "at_least_grad", 2, 2, 1, elementwise)     /* (x, dy): dx = x < [number] ? 0 : dy */              \
+    X(AT_LEAST_GRAD, "at_least_grad", 2, 2, 1, elementwise)     /* (x, dy): dx = x >= [number] ? dy : 0 */             \
     X(ADD_SCALAR, "add_scalar", 1, 1, 1, elementwise)           /* y = x + [number] */                                 \
     X(SCALE, "scale", 1, 2, 1, elementwise)                     /* y = [number] x [s], s a scalar tensor */
 

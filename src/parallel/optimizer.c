@@ -346,7 +346,7 @@ lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer, const lks
     if (!lksi_sums_have_samples(mine)) return LKS_OK;
     if (pass == LKSI_PASS_BEGUN)
         return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are incomplete: the backward pass failed", rank);
-    if (pass == LKSI_PASS_USED)
+    if (pass == LKSI_PASS_NONE || pass == LKSI_PASS_USED)
         return lksi_error(LKS_ERR_STATE,
                           "rank %d passed samples, but ran no backward pass since the last step or piece", rank);
     return LKS_OK;

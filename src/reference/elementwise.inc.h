@@ -45,7 +45,7 @@ GRADIENT(leaky_relu_grad, y > 0 ? dy : NUMBER * dy)
 GRADIENT(gelu_grad, (dy * (normal_below(y) + y * normal_density(y))))
 GRADIENT(tanh_grad, (dy * (1 - y * y)))
 GRADIENT(sigmoid_grad, (dy * y * (1 - y)))
-GRADIENT(at_least_grad, y < NUMBER ? 0 : dy)
+GRADIENT(at_least_grad, y >= NUMBER ? dy : 0)
 GRADIENT(abs_grad, y > 0 ? dy : y < 0 ? -dy : 0 * y)
 #undef MAP
 #undef GRADIENT

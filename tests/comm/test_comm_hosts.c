@@ -231,10 +231,36 @@ static void the_tuning_file_decides_or_is_refused(void **state) {
     remove(tuning_file);
 }
 
+/* --- LOCKSTEP_ALGORITHM --- */
+
+static int ring_between_hosts(lks_group *group, const cluster *c) {
+    (void)c;
+    const lks_collective_options two_level = {.algorithm = "two_level"};
+    float x[64] = {1};
+    int32_t y[64] = {1};
+    lks_group *outer = group->outer;
+    if (outer != NULL) outer->parent = group;
+    MUST_OK(lks_all_reduce(group, x, x, 64, LKS_F32, LKS_SUM, &two_level));
+    MUST(outer == NULL || strcmp(lksi_group_last_algorithm(outer), "direct") == 0);
+    MUST_OK(lks_all_reduce(group, y, y, 64, LKS_I32, LKS_SUM, &two_level));
+    MUST(outer == NULL || strcmp(lksi_group_last_algorithm(outer), "ring") == 0);
+    if (outer != NULL) outer->parent = NULL;
+    return 0;
+}
+
+static void the_variable_does_not_change_the_order_of_a_named_algorithm(void **state) {
+    (void)state;
+    cluster c = {.size = 4, .n_hosts = 2, .host_of = {0, 0, 1, 1}, .function = ring_between_hosts};
+    setenv("LOCKSTEP_ALGORITHM", "all_reduce=ring", 1);
+    run_cluster(&c);
+    unsetenv("LOCKSTEP_ALGORITHM");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_algorithm_agrees_across_hosts),
         cmocka_unit_test(the_tuning_file_decides_or_is_refused),
+        cmocka_unit_test(the_variable_does_not_change_the_order_of_a_named_algorithm),
     };
     return run_group(tests);
 }

@@ -264,6 +264,18 @@ static void without_an_epsilon_what_has_no_gradient_stays(void **state) {
     lks_device_destroy(f64);
 }
 
+/* The square of 1e-18 has no first digit left after the flush. */
+static void without_an_epsilon_a_gradient_whose_square_is_lost_moves_nothing(void **state) {
+    (void)state;
+    lks_optimizer adam = lks_adam(&(lks_adam_options){.epsilon = LKS_ZERO});
+    float p[] = {1}, g[] = {1e-18F}, m[1] = {0}, v[1] = {0};
+    for (int64_t step = 1; step <= 3; step++) {
+        lksi_update update = lksi_optimizer_update(&adam, step, 1);
+        lksi_reference_update(lks_device_default(NULL), &update, 1, &IN_PLACE(p, g, m, v));
+    }
+    assert_true(p[0] <= 1 && p[0] > 0.99F);
+}
+
 static void a_constant_buffer_may_be_infinite(void **state) {
     (void)state;
     const lksi_update update = {.rule = LKSI_UPDATE_RUNNING, .gradient_scale = 0.5, .momentum = 0};
@@ -337,6 +349,7 @@ int main(void) {
         cmocka_unit_test(two_gradients_are_added_and_two_places_written),
         cmocka_unit_test(where_an_update_is_cut_does_not_change_the_bits),
         cmocka_unit_test(without_an_epsilon_what_has_no_gradient_stays),
+        cmocka_unit_test(without_an_epsilon_a_gradient_whose_square_is_lost_moves_nothing),
         cmocka_unit_test(a_constant_buffer_may_be_infinite),
         cmocka_unit_test(moments_without_a_gradient_become_zero),
         cmocka_unit_test(zero_is_the_default_and_lks_zero_is_zero),

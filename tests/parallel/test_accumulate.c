@@ -31,7 +31,9 @@ static lks_step_sums leaf_sums(int leaf, int n_leaves) {
 }
 
 static lks_step_sums bring(const run *r, lks_store *store, int leaf, int n_leaves) {
+    size_t count;
     float *gradients = lksi_store_gradients(store);
+    (void)lks_store_gradient(store, 0, &count); /* tells the store that gradients are written by hand */
     for (size_t i = 0; i < lksi_store_padded_count(store); i++) gradients[i] = leaf_value(leaf, i);
     return leaf == r->empty_leaf ? (lks_step_sums){0} : leaf_sums(leaf, n_leaves);
 }

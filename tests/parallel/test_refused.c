@@ -59,6 +59,8 @@ static int bring_a_bad_number(void *argument) {
     RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
     bool is_bad = lks_group_rank(s->group) == 1;
     lks_step_sums mine = {.n_samples = 4};
+    size_t count;
+    RANK_CHECK(lks_store_gradient(s->store, 0, &count) != NULL); /* gradients that were written by hand */
     if (is_bad) *(number->is_weight ? &mine.buffer_weight : &mine.n_samples) = number->value;
     lks_status status = is_bad && number->is_put_aside ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
                                                        : lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
@@ -110,6 +112,37 @@ static void a_pass_is_good_for_one_step(void **state) {
     for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
         for (int is_attached = 0; is_attached < 2; is_attached++)
             run_ranks(2, step_twice, (&(strategy_run){.strategy = (lks_strategy)strategy, .is_attached = is_attached}));
+}
+
+/* Gradients written by hand are good for one step, too. */
+static int step_by_hand(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    const lks_step_sums mine = {.n_samples = 4};
+    size_t count;
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    float *gradient = lks_store_gradient(s->store, 0, &count);
+    for (size_t i = 0; i < count; i++) gradient[i] = 0;
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_CHECK(refuse_again(s, s->optimizer, &mine) == 0);
+    strategy_destroy(s);
+    return 0;
+}
+
+/* A loop that never calls lks_program_backward. */
+static int step_without_a_pass(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    RANK_CHECK(refuse_again(s, s->optimizer, &(lks_step_sums){.n_samples = 4}) == 0);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_step_needs_a_pass_or_gradients_written_by_hand(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        run_ranks(2, step_by_hand, (&(strategy_run){.strategy = (lks_strategy)strategy}));
+        run_ranks(2, step_without_a_pass, (&(strategy_run){.strategy = (lks_strategy)strategy}));
+    }
 }
 
 /* Two optimizers of one store take turns. Then one of them takes a step without a new pass. */
@@ -447,6 +480,7 @@ int main(void) {
         cmocka_unit_test(a_pointer_that_is_null_is_named),
         cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
         cmocka_unit_test(a_pass_is_good_for_one_step),
+        cmocka_unit_test(a_step_needs_a_pass_or_gradients_written_by_hand),
         cmocka_unit_test(a_pass_is_good_for_one_step_of_all_the_stores_optimizers),
         cmocka_unit_test(a_pass_is_used_by_a_step_that_is_refused),
         cmocka_unit_test(a_pass_is_good_for_one_piece),
