@@ -259,10 +259,11 @@ LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *o
 /* Copies `count` elements from `data` on rank `root` to `data` on every rank.
  *
  * Algorithms: naive, tree, ring, scatter_allgather, direct.
- * Errors:     as lks_all_reduce. Consecutive small calls may report an error late, at most 63 calls later, because not
- *             every rank waits for every other rank. A rank that only sends does not wait for the others: the root of
- *             broadcast and scatter, and the other ranks of gather and reduce. A rank that receives from the root alone
- *             does not wait for other receivers. */
+ * Errors:     as lks_all_reduce. Consecutive small calls may report an error late, because not every rank waits for
+ *             every other rank. A rank that only sends does not wait: the root of broadcast and scatter, and
+ *             the other ranks of gather and reduce. A rank that receives from the root alone does not wait for other
+ *             receivers. On one host the error comes at most 63 calls later, between hosts when a call next has to
+ *             wait: a barrier before the group is destroyed tells all ranks. */
 LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks_type type, int root,
                                  const lks_collective_options *options);
 
@@ -270,7 +271,8 @@ LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks
  *
  * Buffers:    `in` and `out` hold `count` elements of `type`. They may be the same, but must not overlap otherwise.
  * Numerics:   Additions follow the canonical order: the balanced binary tree over the ranks, ((0+1)+(2+3))+..., split
- *             at the largest power of two below n. All ranks get the same bits, for any count, algorithm and transport.
+ *             at the largest power of two below n. All ranks get the same bits, for any count, algorithm and transport,
+ *             except for the sign and the payload of a NaN, which are the CPU's choice.
  *             Each contribution is converted to the accumulator type and then scaled. f16 and bf16 accumulate in f32.
  * Algorithms: naive, tree, ring (floats: another order, docs/collectives.md), butterfly, halving_doubling, direct.
  * Errors:     LKS_ERR_ARGUMENT: detected before anything is sent.
