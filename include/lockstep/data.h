@@ -184,8 +184,10 @@ typedef struct lks_data_options {
 /* Downloads the files of data set `name` that `directory` lacks: mnist, fashion-mnist, cifar-10 or ptb.
  *
  * It verifies each file's SHA-256 and then moves it into place. A new directory appears with all files at once. An
- * interrupted download continues at the next call. `directory` NULL: lks_data_directory's. `options` may be NULL.
- * Collective: over `group`. With NULL it runs for this process alone. On each host one rank downloads. If hosts or
+ * interrupted download continues at the next call of the same user. `directory` NULL: lks_data_directory's. `options`
+ * may be NULL.
+ * Collective: over `group`, with the same `name`, `verifies` and `replaces`. `directory` may be another one on each
+ *             host. With NULL it runs for this process alone. On each host one rank downloads. If hosts or
  *             other jobs share the directory, only one rank in total downloads. The other ranks wait as long as the
  *             download makes progress. The group's deadline applies to ranks without a sign of life. A server that
  *             sends nothing is abandoned after 30 s.

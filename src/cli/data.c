@@ -72,7 +72,7 @@ static lks_status get(const request *asked, const lksi_set *set, const char *dir
 
 static lks_status verify(const request *asked, const lksi_set *set, const char *directory) {
     lksi_download_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
-    lks_status status = lksi_set_verify(set, directory, &progress);
+    lks_status status = lksi_set_check(set, directory, true, &progress);
     lksi_download_progress_end(&progress);
     if (status != LKS_OK) return status;
     if (!asked->is_quiet) printf("%s: %s: all files are right\n", set->name, directory);

@@ -159,8 +159,8 @@ typedef struct lksi_get_options {
 /* Ensures that `directory` holds the set. *was_there: whether it did before. */
 lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_options *options,
                     lksi_download_progress *progress, bool *was_there);
-/* Checks that the set is complete. LKS_ERR_FILE, LKS_ERR_FORMAT: the text names the first file that is missing or
- * differs. */
-lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_download_progress *progress);
+/* Checks that the set is complete, as lksi_content_check. LKS_ERR_FILE, LKS_ERR_FORMAT: the text names the first file
+ * that is missing or differs. */
+lks_status lksi_set_check(const lksi_set *set, const char *directory, bool verifies, lksi_download_progress *progress);
 
 #endif
