@@ -288,9 +288,14 @@ static void a_whole_file_is_not_asked_for_however_tightly_it_is_packed(void **st
     assert_int_equal(n_requests(), before);
     assert_complete("set");
     remove_tree("set");
-    assert_ok(get("set", "no-length", NULL)); /* asked for more, the server answers that there is none */
-    assert_complete("set");
-    remove_tree("set");
+    static const char *const modes[] = {"no-length", "no-range-no-length"}; /* nothing says that the answer is whole */
+    for (int i = 0; i < 2; i++) {
+        before = n_requests();
+        assert_ok(get("set", modes[i], NULL));
+        assert_int_equal(n_requests(), before + 2);
+        assert_complete("set");
+        remove_tree("set");
+    }
     downloads[1].nbytes -= 1000;
     free(packed);
 }

@@ -76,6 +76,7 @@ extern const lksi_fetch_limits lksi_default_limits;
 
 typedef enum lksi_outcome {
     LKSI_GOT_ALL, /* everything that the server meant to send */
+    LKSI_ENDED,   /* an answer without a length has ended: LKSI_GOT_ALL or LKSI_CUT_OFF */
     LKSI_CUT_OFF, /* the same server may send the rest later */
     LKSI_UNFIT,   /* the response does not continue the partial file */
     LKSI_REFUSED, /* the server does not have the file */
