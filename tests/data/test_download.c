@@ -713,6 +713,57 @@ static void an_error_of_one_rank_is_that_of_all(void **state) {
     for (int n_ranks = 1; n_ranks <= 5; n_ranks++) run_ranks(n_ranks, fails_on_one, path);
 }
 
+/* A name, a directory or options that a rank alone has. All ranks must get an error, and the group stays usable. */
+typedef struct request {
+    const char *name, *directory, *name_of_1, *directory_of_1;
+    int replaces_of_1;
+    lks_status expected;
+    const char *part; /* of the error text */
+} request;
+
+static int asks_otherwise_on_1(void *argument) {
+    const request *r = argument;
+    lks_group *group;
+    int32_t one = 1, sum = 0;
+    RANK_OK(lks_init(&group, NULL));
+    bool is_1 = lks_group_rank(group) == 1;
+    const lks_data_options options = {.replaces = is_1 ? r->replaces_of_1 : 0};
+    RANK_CHECK(lks_data_get(group, is_1 ? r->name_of_1 : r->name, is_1 ? r->directory_of_1 : r->directory, &options) ==
+               r->expected);
+    RANK_CHECK(r->part == NULL || strstr(lks_error_text(), r->part) != NULL);
+    RANK_OK(lks_all_reduce(group, &one, &sum, 1, LKS_I32, LKS_SUM, NULL));
+    RANK_CHECK(sum == lks_group_size(group));
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void ranks_that_ask_for_different_sets_are_told(void **state) {
+    (void)state;
+    static const char *const names[] = {"ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"};
+    char here[PATH_NBYTES], empty[PATH_NBYTES], same[PATH_NBYTES], name[64];
+    path_of(here, "ptb");
+    path_of(empty, "empty");
+    path_of(same, "same");
+    assert_true(mkdir(here, 0777) == 0 && mkdir(empty, 0777) == 0 && symlink("ptb", same) == 0);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "ptb/%s", names[i]);
+        write_file(name, "x", 1);
+    }
+    request cases[] = {
+        {"ptb", here, "mnist", here, 0, LKS_ERR_MISMATCH,
+         "rank 0 asks for ptb (verifies 0, replaces 0), rank 1 for mnist ("},
+        {"ptb", here, "imagenet", here, 0, LKS_ERR_MISMATCH, "rank 1 for imagenet ("},
+        {"ptb", here, NULL, here, 0, LKS_ERR_MISMATCH, "rank 1 for no set"},
+        {"ptb", here, "ptb", here, 1, LKS_ERR_MISMATCH, "rank 1 for ptb (verifies 0, replaces 1)"},
+        {NULL, here, NULL, here, 0, LKS_ERR_ARGUMENT, "`name` is NULL"},
+        {"ptb", here, "ptb", empty, 0, LKS_ERR_FILE, "/empty/ptb.train.txt: no such file"},
+        {"ptb", here, "ptb", same, 0, LKS_OK, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int n_ranks = 2; n_ranks <= 3; n_ranks++) run_ranks(n_ranks, asks_otherwise_on_1, &cases[i]);
+    remove_tree("ptb");
+}
+
 /* --- the directories of data sets --- */
 
 static void sets_are_found_where_trainers_look(void **state) {
@@ -767,6 +818,7 @@ int main(void) {
         cmocka_unit_test(without_flock_the_lock_of_an_ended_process_is_taken),
         cmocka_unit_test(an_unknown_set_is_refused_with_those_that_there_are),
         cmocka_unit_test(an_error_of_one_rank_is_that_of_all),
+        cmocka_unit_test(ranks_that_ask_for_different_sets_are_told),
         cmocka_unit_test(sets_are_found_where_trainers_look),
     };
     return cmocka_run_group_tests(tests, make_work, remove_work);
