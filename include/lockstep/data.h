@@ -150,7 +150,9 @@ LKS_API uint64_t lks_dataset_hash(const lks_dataset *dataset);
 LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);
 /* Normalises the features: from now on x reads as (x - mean) / deviation, in this set and in slices created later.
  *
- * Errors:     LKS_ERR_ARGUMENT: the deviation is not positive; or mean, deviation or a result in f32 is not finite.
+ * Errors:     LKS_ERR_ARGUMENT: the deviation is not positive; or mean, deviation or 1 / deviation is not finite; or
+ *             the value of byte 0 or 255 in a set of bytes. Samples of floats are not looked at. They read as infinite
+ *             where the result is too large for f32.
  *             LKS_ERR_STATE: the set has a loader. */
 LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
 /* lks_dataset_moments and lks_dataset_normalize per channel of images. The arrays have n_channels values. */
