@@ -38,7 +38,7 @@ typedef struct lks_dataset_options {
     int64_t count;         /* N; required */
     int64_t n_features;    /* F; required */
     int64_t n_classes;     /* required with labels */
-    /* Of images: at most 4 channels, product F. All 0: the samples are not images. */
+    /* Of images: at most 4 channels, product F. All 0: the samples are not images and cannot be augmented. */
     int64_t n_channels, height, width;
     const float *targets; /* (N, M), any values, instead of labels: regression */
     int64_t n_targets;    /* M; required with targets */
