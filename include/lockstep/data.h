@@ -38,7 +38,7 @@ typedef struct lks_dataset_options {
     int64_t count;         /* N; required */
     int64_t n_features;    /* F; required */
     int64_t n_classes;     /* required with labels */
-    /* Of images: at most 4 channels, product F. All 0: the samples are not images. */
+    /* Of images: at most 4 channels, product F. All 0: the samples are not images and cannot be augmented. */
     int64_t n_channels, height, width;
     const float *targets; /* (N, M), any values, instead of labels: regression */
     int64_t n_targets;    /* M; required with targets */
@@ -126,10 +126,11 @@ typedef lks_status (*lks_read_dataset)(void *context, lks_dataset **dataset);
  * Memory:     the arrays, in shared memory; while they are copied there, also those that `read` has made, whose set is
  *             then destroyed. Slices and normalisations of the new set are each rank's own.
  * Ownership:  the caller owns *dataset. It holds a group of the ranks of the host (cost: see lks_group_split), so it
- * may outlive `group`, but must be destroyed before the rank's thread ends and before MPI_Finalize. Errors:     that of
- * `read`, on all ranks. The text names the rank where it occurred, unless rank 0 reads for all. LKS_ERR_ARGUMENT:
- * `read` gave no data set, or one with a read function. LKS_ERR_MEMORY. `group` remains usable after these. Those of
- * lks_group_split. */
+ *             may outlive `group`, but must be destroyed before the rank's thread ends and before MPI_Finalize.
+ * Errors:     that of `read`, on all ranks. The text names the rank where it occurred, unless rank 0 reads for all.
+ *             LKS_ERR_ARGUMENT: `read` gave no data set, or one with a read function.
+ *             LKS_ERR_MEMORY. `group` remains usable after these.
+ *             Those of lks_group_split. */
 LKS_API lks_status lks_dataset_share(lks_dataset **dataset, lks_group *group, lks_read_dataset read, void *context);
 
 /* Creates a data set of the samples [begin, end) of `dataset`.
@@ -150,7 +151,9 @@ LKS_API uint64_t lks_dataset_hash(const lks_dataset *dataset);
 LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);
 /* Normalises the features: from now on x reads as (x - mean) / deviation, in this set and in slices created later.
  *
- * Errors:     LKS_ERR_ARGUMENT: the deviation is not positive; or mean, deviation or a result in f32 is not finite.
+ * Errors:     LKS_ERR_ARGUMENT: the deviation is not positive; or mean, deviation or 1 / deviation is not finite; or
+ *             the value of byte 0 or 255 in a set of bytes. Samples of floats are not looked at. They read as infinite
+ *             where the result is too large for f32.
  *             LKS_ERR_STATE: the set has a loader. */
 LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
 /* lks_dataset_moments and lks_dataset_normalize per channel of images. The arrays have n_channels values. */
@@ -184,8 +187,10 @@ typedef struct lks_data_options {
 /* Downloads the files of data set `name` that `directory` lacks: mnist, fashion-mnist, cifar-10 or ptb.
  *
  * It verifies each file's SHA-256 and then moves it into place. A new directory appears with all files at once. An
- * interrupted download continues at the next call. `directory` NULL: lks_data_directory's. `options` may be NULL.
- * Collective: over `group`. With NULL it runs for this process alone. On each host one rank downloads. If hosts or
+ * interrupted download continues at the next call of the same user. `directory` NULL: lks_data_directory's. `options`
+ * may be NULL.
+ * Collective: over `group`, with the same `name`, `verifies` and `replaces`. `directory` may be another one on each
+ *             host. With NULL it runs for this process alone. On each host one rank downloads. If hosts or
  *             other jobs share the directory, only one rank in total downloads. The other ranks wait as long as the
  *             download makes progress. The group's deadline applies to ranks without a sign of life. A server that
  *             sends nothing is abandoned after 30 s.
@@ -193,10 +198,12 @@ typedef struct lks_data_options {
  *             $LOCKSTEP_DATA_MIRROR/<name>/<file> is tried. Proxies are those of libcurl: http_proxy, https_proxy,
  *             no_proxy.
  * Errors:     On all ranks the error of the downloading rank. The group remains usable.
+ *             LKS_ERR_MISMATCH: a rank asks for another set than rank 0, or has other options.
  *             LKS_ERR_ARGUMENT: there is no such set. The text lists all names.
  *             LKS_ERR_UNSUPPORTED: libcurl or libarchive is missing.
  *             LKS_ERR_FILE: no mirror has the file (the text says what each one answered); no space; no write
- *             permission; or the directory holds only other files.
+ *             permission; the directory holds only other files; or a rank's own directory lacks a file, because it is
+ *             not the one of the rank that downloads on its host.
  *             LKS_ERR_FORMAT: a file differs.
  *             LKS_ERR_TIMEOUT: another process that downloads the set makes no progress for a minute. */
 LKS_API lks_status lks_data_get(lks_group *group, const char *name, const char *directory,
@@ -260,8 +267,8 @@ LKS_API lks_status lks_partition(int64_t count, const double *fractions, int n_p
 
 /* How a global batch is divided over n ranks.
  * LKS_SHARD_BLOCKS: one contiguous block per rank. Block sizes differ by at most one sample.
- * LKS_SHARD_BATCHES: the samples are cut into batches of batch / n. Batch i goes to rank i mod n as a whole. A step has
- * n such batches. */
+ * LKS_SHARD_BATCHES: the samples are cut into batches of batch / n, rounded down. Batch i goes to rank i mod n as a
+ * whole. A step has n such batches, so the global batch is the largest multiple of n up to `batch`. */
 typedef enum lks_shard_mode { LKS_SHARD_BLOCKS, LKS_SHARD_BATCHES } lks_shard_mode;
 
 /* Random changes to images, drawn each time an image is read. The draws depend only on (seed, epoch, index of the
@@ -282,8 +289,9 @@ typedef struct lks_loader_options {
     int64_t grains;
     int rank, n_ranks; /* this rank's share; n_ranks 0: all of it */
     int n_local_ranks; /* number of these ranks that are on this host and share its CPUs; 0: all */
-    /* Prefetch threads. 0: one if a CPU is free and a batch takes long; a read function counts as long. -1: none,
-     * batches are made in the call. A function that waits for disks or networks gains from more threads than CPUs. */
+    /* Prefetch threads, at most 64. 0: one if a CPU is free and a batch takes long; a read function counts as long. -1:
+     * none, batches are made in the call. A function that waits for disks or networks gains from more threads than
+     * CPUs. */
     int n_workers;
     const int64_t *indices; /* use only these samples (copied); NULL: all */
     int64_t n_indices;
@@ -345,10 +353,11 @@ typedef struct lks_loader lks_loader;
  * Memory:     everything that the loader will need is allocated here.
  * Threads:    one thread at a time may use a loader.
  * Errors:     LKS_ERR_ARGUMENT: batch < 1; a batch smaller than n_ranks (without grains); grains that are no power of
- *             two or that n_ranks does not divide; a rank outside the world; drop_last of a data set smaller than
- *             one batch; an index outside the data set; augmentation of samples that are not images; crop_padding
- *             above the image size, or above 32767 with gives_bytes; gives_bytes for a set of floats. The text names
- *             it.
+ *             two or that n_ranks does not divide; a rank outside the world; n_local_ranks outside 0..n_ranks;
+ *             n_workers outside -1..64; an unknown shard mode; drop_last of a data set smaller than one batch; a
+ *             negative n_indices; an index outside the data set; augmentation of samples that are not images;
+ *             crop_padding above the image size, or above 32767 with gives_bytes; gives_bytes for a set of floats. The
+ *             text names it.
  *             LKS_ERR_MEMORY, LKS_ERR_SYSTEM.
  *             Those of a read function, for n_ranks above 1: the loader hashes the set (lks_dataset_hash). */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);

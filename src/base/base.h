@@ -176,6 +176,8 @@ lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nby
 /* Opens a file for writing, truncated or for appending. A FIFO without a reader is an error, not a wait. */
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
 bool lksi_file_exists(const char *path);
+/* False for a file that may not be accessed, too. Reading it then reports the error. */
+bool lksi_file_is_missing(const char *path);
 /* Creates the missing directories that `path` names before its last '/'. */
 lks_status lksi_make_parents(const char *path);
 /* Iterates over the directories of the control groups (v2) of this process, from its own to the mounted root.

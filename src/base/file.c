@@ -19,6 +19,8 @@ lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) {
 
 bool lksi_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+bool lksi_file_is_missing(const char *path) { return !lksi_file_exists(path) && errno == ENOENT; }
+
 lks_status lksi_make_parents(const char *path) {
     char parent[LKSI_PATH_NBYTES];
     struct stat info;

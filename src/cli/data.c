@@ -12,8 +12,9 @@ static const char help_text[] =
     "get downloads data sets and checks them. It only checks sets that are present, without a network. verify only\n"
     "checks. list shows the known sets and their directories.\n"
     "\n"
-    "  --dir DIR         parent of the sets' directories, DIR/mnist and so on (default: $LOCKSTEP_DATA, else\n"
-    "                    $XDG_CACHE_HOME/lockstep/data, else ~/.cache/lockstep/data, where the trainers look)\n"
+    "  --dir DIR         parent of the sets' directories, DIR/mnist and so on (default, where the trainers look, too:\n"
+    "                    of $LOCKSTEP_DATA and $XDG_CACHE_HOME/lockstep/data, or ~/.cache/lockstep/data without that\n"
+    "                    variable, the first that has a directory of the set, else the first whose variable is set)\n"
     "  --force           replace files that differ from the expected ones\n"
     "  --quiet           print only errors\n"
     "\n"
@@ -72,7 +73,7 @@ static lks_status get(const request *asked, const lksi_set *set, const char *dir
 
 static lks_status verify(const request *asked, const lksi_set *set, const char *directory) {
     lksi_download_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
-    lks_status status = lksi_set_verify(set, directory, &progress);
+    lks_status status = lksi_set_check(set, directory, true, &progress);
     lksi_download_progress_end(&progress);
     if (status != LKS_OK) return status;
     if (!asked->is_quiet) printf("%s: %s: all files are right\n", set->name, directory);

@@ -7,7 +7,7 @@ lks_status lksi_augment_check(const lks_augment_options *options, const lks_data
     const lksi_image_shape *image = &dataset->image;
     long long padding = (long long)options->crop_padding;
     if (!lksi_augment_is_on(options)) return LKS_OK;
-    if (image->height == 1)
+    if (!image->is_image)
         return lksi_error(LKS_ERR_ARGUMENT, "samples of %lld features are not images and cannot be augmented",
                           (long long)dataset->n_features);
     if (padding < 0 || padding > image->height || padding > image->width)

@@ -27,7 +27,7 @@ static lks_status find_version(const char *directory, int is_train, int n_files,
     for (size_t v = 0; v < sizeof versions / sizeof versions[0]; v++)
         for (int file = 0; file < n_files; file++) {
             LKS_TRY(make_path(directory, is_train, file, &versions[v], path));
-            if (!lksi_file_exists(path)) continue;
+            if (lksi_file_is_missing(path)) continue;
             *found = &versions[v];
             return LKS_OK;
         }

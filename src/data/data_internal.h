@@ -32,6 +32,7 @@ enum { LKSI_MAX_CHANNELS = 4 };
 /* Layout of a sample's features: n_channels * height * width. A sample that is no image has one channel and one row. */
 typedef struct lksi_image_shape {
     int64_t n_channels, height, width;
+    bool is_image;
 } lksi_image_shape;
 
 /* Normalisation of a channel. Bytes: byte / 255 * scale + shift in f32, as lks_images computes it on a device. Floats:

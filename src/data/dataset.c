@@ -61,6 +61,7 @@ static lks_status create_from(lks_dataset **dataset, lksi_samples *samples, int6
     created->n_classes = n_classes;
     created->n_targets = n_targets;
     lksi_dataset_set_image(created, 1, 1, n_features);
+    created->image.is_image = false;
     *dataset = created;
     return LKS_OK;
 }
@@ -95,7 +96,7 @@ lks_status lksi_dataset_create_read(lks_dataset **dataset, const lks_dataset_opt
 }
 
 void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t height, int64_t width) {
-    dataset->image = (lksi_image_shape){n_channels, height, width};
+    dataset->image = (lksi_image_shape){n_channels, height, width, .is_image = true};
     for (int c = 0; c < LKSI_MAX_CHANNELS; c++) dataset->units[c] = (lksi_units){.scale = 1, .inverse = 1};
 }
 

@@ -42,9 +42,9 @@ static lks_status read_either(const char *directory, const char *name, char path
                               size_t *nbytes) {
     LKS_TRY(lksi_path(path, "%s/%s.gz", directory, name));
     char *suffix = strrchr(path, '.');
-    bool is_gz_there = lksi_file_exists(path);
+    bool is_gz_there = !lksi_file_is_missing(path);
     *suffix = '\0';
-    if (!lksi_file_exists(path)) {
+    if (lksi_file_is_missing(path)) {
         if (!is_gz_there) return lksi_error(LKS_ERR_FILE, "%s: no such file, nor %s.gz", path, name);
         *suffix = '.';
     }

@@ -139,8 +139,13 @@ static lksi_units units_within(const lksi_units *units, double mean, double devi
                         .inverse = units->inverse / deviation};
 }
 
-static bool are_finite(const lksi_units *units) {
-    return isfinite(units->scale) && isfinite(units->shift) && isfinite(units->mean) && isfinite(units->inverse);
+/* Bytes read as values between those of 0 and 255. Of floats only the formula is checked, as any may occur. */
+static bool are_finite(const lksi_units *units, lks_type type) {
+    if (type != LKS_U8) return isfinite(units->mean) && isfinite(units->inverse);
+    static const uint8_t ends[2] = {0, 255};
+    float values[2];
+    LKSI_ISA_PICK(lksi_convert)->bytes_to_floats(values, ends, 2, units->scale, units->shift);
+    return isfinite(values[0]) && isfinite(values[1]);
 }
 
 /* Normalises all channels or none. `step` is the distance between the means of two channels. 0: all have the same. */
@@ -151,7 +156,7 @@ static lks_status normalize(lks_dataset *dataset, const double *means, const dou
     for (int64_t c = 0; c < n_channels; c++) {
         double mean = means[c * step], deviation = deviations[c * step];
         units[c] = units_within(&dataset->units[c], mean, deviation);
-        if (!(deviation > 0) || isinf(deviation) || !are_finite(&units[c]))
+        if (!(deviation > 0) || isinf(deviation) || !are_finite(&units[c], dataset->samples->type))
             return lksi_error(LKS_ERR_ARGUMENT, "features cannot be normalised by mean %g and deviation %g", mean,
                               deviation);
     }

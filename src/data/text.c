@@ -1,7 +1,6 @@
 /* Texts: three files, split into tokens with a common vocabulary. */
 #include "data/data_internal.h"
 
-#include <errno.h>
 #include <string.h>
 
 enum { MAX_WORD_NBYTES = 4096 };
@@ -78,15 +77,12 @@ lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file
     return LKS_OK;
 }
 
-/* True for a file that exists but cannot be accessed. Reading it then reports the error. */
-static bool is_there(const char *path) { return lksi_file_exists(path) || errno != ENOENT; }
-
 /* Finds DIRECTORY/ptb.NAME.txt, or DIRECTORY/NAME.txt if that does not exist. */
 static lks_status find_file(const char *directory, const char *name, char path[LKSI_PATH_NBYTES]) {
     LKS_TRY(lksi_path(path, "%s/ptb.%s.txt", directory, name));
-    if (is_there(path)) return LKS_OK;
+    if (!lksi_file_is_missing(path)) return LKS_OK;
     LKS_TRY(lksi_path(path, "%s/%s.txt", directory, name));
-    if (is_there(path)) return LKS_OK;
+    if (!lksi_file_is_missing(path)) return LKS_OK;
     return lksi_error(LKS_ERR_FILE, "%s: no such file, nor ptb.%s.txt", path, name);
 }
 

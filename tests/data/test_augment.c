@@ -58,7 +58,7 @@ static void crops_show_what_the_definition_says(void **state) {
 #else
     const lksi_augment_kernels *kernels[] = {&lksi_augment_base};
 #endif
-    const lksi_image_shape image = {N_CHANNELS, HEIGHT, WIDTH};
+    const lksi_image_shape image = {N_CHANNELS, HEIGHT, WIDTH, .is_image = true};
     lks_dataset *dataset = make_images(LKS_U8), *values = make_images(LKS_F32);
     uint8_t bytes[N_PIXELS];
     float features[N_PIXELS];
@@ -281,6 +281,33 @@ static void what_cannot_be_augmented_is_refused_by_name(void **state) {
     lks_dataset_destroy(images);
 }
 
+static void images_of_one_row_are_images(void **state) {
+    (void)state;
+    const uint8_t bytes[3] = {0, 51, 255};
+    const int32_t label = 0;
+    bool is_mirrored = false;
+    lks_dataset *dataset;
+    lks_batch batch;
+    assert_ok(lks_dataset_create(&dataset, &(lks_dataset_options){.features = bytes,
+                                                                  .type = LKS_U8,
+                                                                  .labels = &label,
+                                                                  .count = 1,
+                                                                  .n_features = 3,
+                                                                  .n_classes = 1,
+                                                                  .n_channels = 1,
+                                                                  .height = 1,
+                                                                  .width = 3}));
+    lks_loader *loader = make_loader(dataset, (lks_loader_options){.batch = 1, .augment = {.flip = 1}});
+    for (int epoch = 0; epoch < 20; epoch++) {
+        assert_int_equal(lks_loader_next(loader, &batch), 1);
+        is_mirrored |= ((const float *)batch.features)[0] == 1;
+        assert_int_equal(lks_loader_next(loader, &batch), 0);
+    }
+    assert_true(is_mirrored);
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(dataset);
+}
+
 /* A draw has 16 bits per direction. A refused call does not read the image. */
 static void bytes_are_not_cropped_farther_than_a_draw_can_say(void **state) {
     (void)state;
@@ -309,6 +336,7 @@ int main(void) {
         cmocka_unit_test(channels_have_moments_of_their_own),
         cmocka_unit_test(nothing_is_allocated_after_creation),
         cmocka_unit_test(what_cannot_be_augmented_is_refused_by_name),
+        cmocka_unit_test(images_of_one_row_are_images),
         cmocka_unit_test(bytes_are_not_cropped_farther_than_a_draw_can_say),
     };
     return run_group(tests);

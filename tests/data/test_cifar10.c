@@ -306,8 +306,12 @@ static void missing_files_are_named(void **state) {
     assert_int_equal(lks_dataset_cifar10(&dataset, NULL, 1), LKS_ERR_ARGUMENT);
     assert_set_refused(LKS_ERR_FILE, 1, directory, "neither data_batch_1.bin nor data_batch_1 is there");
     assert_set_refused(LKS_ERR_FILE, 0, directory, "neither test_batch.bin nor test_batch is there");
-    write_all(write_binary, ".bin");
     char path[300];
+    snprintf(path, sizeof path, "%s/test_batch.bin", directory); /* is there, but cannot be opened */
+    assert_int_equal(symlink(path, path), 0);
+    assert_set_refused(LKS_ERR_FILE, 0, "/test_batch.bin", "Too many levels of symbolic links");
+    assert_int_equal(unlink(path), 0);
+    write_all(write_binary, ".bin");
     snprintf(path, sizeof path, "%s/data_batch_3.bin", directory);
     assert_int_equal(unlink(path), 0);
     assert_set_refused(LKS_ERR_FILE, 1, "/data_batch_3.bin", "No such file");

@@ -129,8 +129,6 @@ static void moments_and_normalisation_go_by_the_shape_that_was_given(void **stat
     assert_ok(lks_dataset_normalize(plain, mean, deviation));
     assert_ok(lks_dataset_moments(plain, &mean, &deviation));
     assert_true(fabs(mean) < 1e-6 && fabs(deviation - 1) < 1e-6);
-    assert_int_equal(lks_dataset_normalize(plain, 0, 1e-39), LKS_ERR_ARGUMENT); /* its inverse overflows f32 */
-    assert_non_null(strstr(lks_error_text(), "mean 0 and deviation 1e-39"));
     lks_dataset_destroy(images);
     lks_dataset_destroy(plain);
 }
@@ -200,6 +198,38 @@ static lks_dataset *make_column(const void *features, lks_type type, int64_t cou
                                                                   .n_features = n_features,
                                                                   .n_classes = 1}));
     return dataset;
+}
+
+/* The deviations are denormal in f32. */
+static void what_cannot_be_normalised_is_refused_and_nothing_else(void **state) {
+    (void)state;
+    static const struct {
+        double mean, deviation;
+    } bad_for_bytes[] = {{-1, 3e-39}, {0, 1e-39}, {1e39, 1}, {0, INFINITY}},
+      bad_for_floats[] = {{0, 1e-320}, {0, INFINITY}, {NAN, 1}, {0, NAN}};
+    const uint8_t bytes[2] = {0, 255};
+    const float floats[2] = {1e-39f, 3e-39f};
+    lks_dataset *of_bytes = make_column(bytes, LKS_U8, 2, 1), *of_floats = make_column(floats, LKS_F32, 2, 1);
+    float x;
+    int32_t label;
+    double mean, deviation;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(lks_dataset_normalize(of_bytes, bad_for_bytes[i].mean, bad_for_bytes[i].deviation),
+                         LKS_ERR_ARGUMENT);
+        assert_int_equal(lks_dataset_normalize(of_floats, bad_for_floats[i].mean, bad_for_floats[i].deviation),
+                         LKS_ERR_ARGUMENT);
+    }
+    assert_int_equal(lks_dataset_normalize(of_bytes, 0, 1e-39), LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "mean 0 and deviation 1e-39"));
+    assert_ok(lks_dataset_normalize(of_bytes, 0, 3e-39));
+    assert_ok(lks_dataset_get(of_bytes, 1, &x, &label));
+    assert_true(isfinite(x));
+    assert_ok(lks_dataset_moments(of_floats, &mean, &deviation));
+    assert_ok(lks_dataset_normalize(of_floats, mean, deviation));
+    assert_ok(lks_dataset_get(of_floats, 1, &x, &label));
+    assert_true(fabsf(x - 1) < 1e-5f);
+    lks_dataset_destroy(of_bytes);
+    lks_dataset_destroy(of_floats);
 }
 
 static void moments_keep_their_digits_far_from_0(void **state) {
@@ -435,6 +465,7 @@ static void what_is_not_given_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(samples_are_copied_and_read_as_they_were_given),
                                        cmocka_unit_test(borrowed_samples_are_used_where_they_are),
+                                       cmocka_unit_test(what_cannot_be_normalised_is_refused_and_nothing_else),
                                        cmocka_unit_test(moments_and_normalisation_go_by_the_shape_that_was_given),
                                        cmocka_unit_test(its_hash_tells_samples_and_labels_apart),
                                        cmocka_unit_test(loaders_take_it),

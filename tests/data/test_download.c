@@ -6,7 +6,9 @@
 #include "data/tar.h"
 #include "ranks.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -28,6 +30,11 @@ static lksi_download downloads[] = {{.name = "numbers.bin", .nbytes = N_BYTES, .
 
 static void path_of(char path[PATH_NBYTES], const char *name) {
     assert_true(snprintf(path, PATH_NBYTES, "%s/%s", work, name) < PATH_NBYTES);
+}
+
+/* The path of the place `kind` in which this user prepares the new directory "set". */
+static void place_of(char path[PATH_NBYTES], const char *kind) {
+    assert_true(snprintf(path, PATH_NBYTES, "%s/.set.lockstep-%s-%ld", work, kind, (long)geteuid()) < PATH_NBYTES);
 }
 
 static void write_file(const char *name, const void *data, size_t nbytes) {
@@ -223,11 +230,11 @@ static void a_mirrors_password_is_not_told(void **state) {
 
 /* Creates the remains of an earlier call for the file `name`. */
 static void leave(const char *name, const void *data, size_t nbytes) {
-    char path[PATH_NBYTES];
-    path_of(path, ".set.lockstep-download");
-    assert_true(mkdir(path, 0777) == 0 || errno == EEXIST);
-    snprintf(path, sizeof path, ".set.lockstep-download/%s", name);
-    write_file(path, data, nbytes);
+    char directory[PATH_NBYTES], path[2 * PATH_NBYTES];
+    place_of(directory, "download");
+    assert_true(mkdir(directory, 0777) == 0 || errno == EEXIST);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    assert_ok(lksi_file_write_atomic(path, data, nbytes));
 }
 
 /* The last request must be for numbers.bin. */
@@ -281,9 +288,14 @@ static void a_whole_file_is_not_asked_for_however_tightly_it_is_packed(void **st
     assert_int_equal(n_requests(), before);
     assert_complete("set");
     remove_tree("set");
-    assert_ok(get("set", "no-length", NULL)); /* asked for more, the server answers that there is none */
-    assert_complete("set");
-    remove_tree("set");
+    static const char *const modes[] = {"no-length", "no-range-no-length"}; /* nothing says that the answer is whole */
+    for (int i = 0; i < 2; i++) {
+        before = n_requests();
+        assert_ok(get("set", modes[i], NULL));
+        assert_int_equal(n_requests(), before + 2);
+        assert_complete("set");
+        remove_tree("set");
+    }
     downloads[1].nbytes -= 1000;
     free(packed);
 }
@@ -292,13 +304,14 @@ static void a_whole_file_is_not_asked_for_however_tightly_it_is_packed(void **st
 static void a_part_stays_where_an_answer_is_of_no_use(void **state) {
     (void)state;
     static const char *const modes[] = {"page", "wrong", "no-range-cut", "no-range-endless", "416"};
-    char path[PATH_NBYTES];
+    char directory[PATH_NBYTES], path[2 * PATH_NBYTES];
     static unsigned char found[N_BYTES];
+    place_of(directory, "download");
+    snprintf(path, sizeof path, "%s/numbers.bin", directory);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         leave("numbers.bin", bytes, 60000);
         assert_int_equal(get("set", modes[i], NULL), LKS_ERR_FILE);
-        assert_int_equal(count_files(".set.lockstep-download"), 1);
-        path_of(path, ".set.lockstep-download/numbers.bin");
+        assert_int_equal(count_files(strrchr(directory, '/') + 1), 1);
         FILE *file = fopen(path, "rb");
         if (file == NULL || fread(found, 1, N_BYTES, file) != 60000 || memcmp(found, bytes, 60000) != 0)
             fail_msg("%s: the part is gone", modes[i]);
@@ -338,13 +351,15 @@ static void only_what_is_missing_is_downloaded(void **state) {
 /* The user may have added a file after an earlier call left a part of it. */
 static void a_part_of_a_file_that_is_there_is_never_installed(void **state) {
     (void)state;
-    char path[PATH_NBYTES];
+    char path[PATH_NBYTES], name[64];
     assert_ok(get("set", "good", NULL));
     path_of(path, "set/packed.gz");
     assert_int_equal(unlink(path), 0);
-    path_of(path, "set/.lockstep-download");
+    snprintf(name, sizeof name, "set/.lockstep-download-%ld", (long)geteuid());
+    path_of(path, name);
     assert_int_equal(mkdir(path, 0777), 0);
-    write_file("set/.lockstep-download/numbers.bin", bytes, N_BYTES - 1);
+    snprintf(name, sizeof name, "set/.lockstep-download-%ld/numbers.bin", (long)geteuid());
+    write_file(name, bytes, N_BYTES - 1);
     assert_ok(get("set", "good", NULL));
     assert_complete("set");
     remove_tree("set");
@@ -412,6 +427,55 @@ static void directories_of_others_are_left_alone(void **state) {
     remove_tree("set");
 }
 
+/* Called in the next opendir, as if another process did it at that time. */
+static void (*at_opendir)(void);
+
+/* Replaces the C library's function. */
+DIR *opendir(const char *path) {
+    void (*call)(void) = at_opendir;
+    at_opendir = NULL;
+    if (call != NULL) call();
+    int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return descriptor < 0 ? NULL : fdopendir(descriptor);
+}
+
+static void complete_the_set(void) {
+    write_file("set/numbers.bin", bytes, N_BYTES);
+    write_file("set/packed", bytes, N_BYTES);
+}
+
+static void what_another_process_has_just_completed_is_no_stranger(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    at_opendir = complete_the_set;
+    assert_ok(get("set", "404", NULL));
+    assert_true(at_opendir == NULL);
+    assert_complete("set");
+    remove_tree("set");
+}
+
+/* Another user may have made the links, where all may write. */
+static void what_a_link_at_a_place_leads_to_is_left_alone(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"new", "download"};
+    char path[PATH_NBYTES];
+    path_of(path, "victim");
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_file("victim/thesis.tex", "mine", 4);
+    for (int i = 0; i < 2; i++) {
+        place_of(path, kinds[i]);
+        assert_int_equal(symlink("victim", path), 0);
+        lks_status status = get("set", "good", NULL);
+        assert_int_equal(status, i == 0 ? LKS_OK : LKS_ERR_FILE);
+        if (i == 0) assert_complete("set");
+        assert_int_equal(count_files("victim"), 1);
+        remove_tree("set");
+    }
+    remove_tree("victim");
+}
+
 static void a_directory_that_is_there_is_filled(void **state) {
     (void)state;
     char path[PATH_NBYTES];
@@ -451,7 +515,7 @@ static void make_archive(const tar_member *members, char file_sha256[65], lksi_d
     archive->sha256 = archive_sha256;
 }
 
-static lks_status get_archive(const lksi_download *archive, const char *mode) {
+static lks_status get_archive(const lksi_download *archive, const char *mode, const lksi_get_options *options) {
     char path[PATH_NBYTES], url[64];
     const char *mirrors[] = {url, NULL};
     lksi_set set = {.name = "test", .mirrors = mirrors, .downloads = archive, .n_downloads = 1};
@@ -459,7 +523,47 @@ static lks_status get_archive(const lksi_download *archive, const char *mode) {
     bool was_there;
     snprintf(url, sizeof url, "http://127.0.0.1:%d/%s", server.port, mode);
     path_of(path, "archive");
-    return lksi_get(&set, path, &(lksi_get_options){.limits = &quick, .verifies = true}, &progress, &was_there);
+    return lksi_get(&set, path, options, &progress, &was_there);
+}
+
+static void assert_holds(const char *name, const char *expected) {
+    char path[PATH_NBYTES], found[8] = "";
+    path_of(path, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) fail_msg("%s is gone", name);
+    assert_non_null(fgets(found, sizeof found, file));
+    fclose(file);
+    assert_true(strncmp(found, expected, strlen(expected)) == 0);
+}
+
+/* Both files that belong to the set, and a readme that an archive has besides. */
+static void an_archive_gives_only_what_is_lacking(void **state) {
+    (void)state;
+    if (server.port == 0 || lksi_download_transfer_available() != LKS_OK || lksi_unpack_available() != LKS_OK) skip();
+    char path[PATH_NBYTES], file_sha256[65], archive_sha256[65];
+    lksi_content parts[] = {{"a", TAR_FILE_NBYTES, file_sha256}, {"b", TAR_FILE_NBYTES, file_sha256}};
+    lksi_download archive = {.name = "set.tar.gz", .archive_root = "set", .contents = parts, .n_contents = 2};
+    const tar_member members[] = {{"set/", '5', NULL},  {"set/a", '0', NULL},      {"set/b", '0', NULL},
+                                  {"set/c", '0', NULL}, {"set/readme", '0', NULL}, {0}};
+    lksi_get_options options = {.limits = &quick};
+    make_archive(members, file_sha256, &archive, archive_sha256);
+    path_of(path, "archive");
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_file("archive/a", "mine", 4);
+    write_file("archive/readme", "mine", 4);
+    assert_ok(get_archive(&archive, "good", &options));
+    assert_holds("archive/a", "mine");
+    assert_holds("archive/readme", "mine");
+    assert_holds("archive/b", "xxxx");
+    assert_holds("archive/c", "xxxx");
+    assert_int_equal(count_files("archive"), 4);
+    options.verifies = options.replaces = true;
+    write_file("archive/b", "mine", 4);
+    assert_ok(get_archive(&archive, "good", &options));
+    assert_holds("archive/a", "xxxx");
+    assert_holds("archive/b", "xxxx");
+    assert_holds("archive/readme", "mine");
+    remove_tree("archive");
 }
 
 static void an_archive_is_unpacked_whole_or_not_at_all(void **state) {
@@ -469,21 +573,22 @@ static void an_archive_is_unpacked_whole_or_not_at_all(void **state) {
     lksi_content parts[] = {{"a", TAR_FILE_NBYTES, file_sha256}, {"b", TAR_FILE_NBYTES, file_sha256}};
     lksi_download archive = {.name = "set.tar.gz", .archive_root = "set", .contents = parts, .n_contents = 2};
     tar_member members[] = {{"set/", '5', NULL}, {"set/a", '0', NULL}, {"set/b", '0', NULL}, {0}};
+    const lksi_get_options verifying = {.limits = &quick, .verifies = true};
     make_archive(members, file_sha256, &archive, archive_sha256);
-    assert_ok(get_archive(&archive, "cut"));
+    assert_ok(get_archive(&archive, "cut", &verifying));
     assert_int_equal(count_files("archive"), 2);
     remove_tree("archive");
-    assert_int_equal(get_archive(&archive, "wrong"), LKS_ERR_FILE);
+    assert_int_equal(get_archive(&archive, "wrong", &verifying), LKS_ERR_FILE);
     assert_non_null(strstr(lks_error_text(), "/wrong/set.tar.gz: another file"));
     assert_int_equal(count_files("archive"), 0);
     members[2] = (tar_member){"set/b", '2', "/etc/passwd"};
     make_archive(members, file_sha256, &archive, archive_sha256);
-    assert_int_equal(get_archive(&archive, "good"), LKS_ERR_FORMAT);
+    assert_int_equal(get_archive(&archive, "good", &verifying), LKS_ERR_FORMAT);
     assert_non_null(strstr(lks_error_text(), "'set/b' is not a plain file"));
     assert_int_equal(count_files("archive"), 0);
     members[2] = (tar_member){"set/c", '0', NULL};
     make_archive(members, file_sha256, &archive, archive_sha256);
-    assert_int_equal(get_archive(&archive, "good"), LKS_ERR_FORMAT);
+    assert_int_equal(get_archive(&archive, "good", &verifying), LKS_ERR_FORMAT);
     assert_non_null(strstr(lks_error_text(), "set.tar.gz: 1 of the archive's 2 files are missing"));
     assert_int_equal(count_files("archive"), 0);
     remove_tree("archive");
@@ -608,6 +713,57 @@ static void an_error_of_one_rank_is_that_of_all(void **state) {
     for (int n_ranks = 1; n_ranks <= 5; n_ranks++) run_ranks(n_ranks, fails_on_one, path);
 }
 
+/* A name, a directory or options that a rank alone has. All ranks must get an error, and the group stays usable. */
+typedef struct request {
+    const char *name, *directory, *name_of_1, *directory_of_1;
+    int replaces_of_1;
+    lks_status expected;
+    const char *part; /* of the error text */
+} request;
+
+static int asks_otherwise_on_1(void *argument) {
+    const request *r = argument;
+    lks_group *group;
+    int32_t one = 1, sum = 0;
+    RANK_OK(lks_init(&group, NULL));
+    bool is_1 = lks_group_rank(group) == 1;
+    const lks_data_options options = {.replaces = is_1 ? r->replaces_of_1 : 0};
+    RANK_CHECK(lks_data_get(group, is_1 ? r->name_of_1 : r->name, is_1 ? r->directory_of_1 : r->directory, &options) ==
+               r->expected);
+    RANK_CHECK(r->part == NULL || strstr(lks_error_text(), r->part) != NULL);
+    RANK_OK(lks_all_reduce(group, &one, &sum, 1, LKS_I32, LKS_SUM, NULL));
+    RANK_CHECK(sum == lks_group_size(group));
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void ranks_that_ask_for_different_sets_are_told(void **state) {
+    (void)state;
+    static const char *const names[] = {"ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"};
+    char here[PATH_NBYTES], empty[PATH_NBYTES], same[PATH_NBYTES], name[64];
+    path_of(here, "ptb");
+    path_of(empty, "empty");
+    path_of(same, "same");
+    assert_true(mkdir(here, 0777) == 0 && mkdir(empty, 0777) == 0 && symlink("ptb", same) == 0);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "ptb/%s", names[i]);
+        write_file(name, "x", 1);
+    }
+    request cases[] = {
+        {"ptb", here, "mnist", here, 0, LKS_ERR_MISMATCH,
+         "rank 0 asks for ptb (verifies 0, replaces 0), rank 1 for mnist ("},
+        {"ptb", here, "imagenet", here, 0, LKS_ERR_MISMATCH, "rank 1 for imagenet ("},
+        {"ptb", here, NULL, here, 0, LKS_ERR_MISMATCH, "rank 1 for no set"},
+        {"ptb", here, "ptb", here, 1, LKS_ERR_MISMATCH, "rank 1 for ptb (verifies 0, replaces 1)"},
+        {NULL, here, NULL, here, 0, LKS_ERR_ARGUMENT, "`name` is NULL"},
+        {"ptb", here, "ptb", empty, 0, LKS_ERR_FILE, "/empty/ptb.train.txt: no such file"},
+        {"ptb", here, "ptb", same, 0, LKS_OK, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int n_ranks = 2; n_ranks <= 3; n_ranks++) run_ranks(n_ranks, asks_otherwise_on_1, &cases[i]);
+    remove_tree("ptb");
+}
+
 /* --- the directories of data sets --- */
 
 static void sets_are_found_where_trainers_look(void **state) {
@@ -652,13 +808,17 @@ int main(void) {
         cmocka_unit_test(a_link_to_nothing_is_named_before_the_download),
         cmocka_unit_test(files_that_differ_are_replaced_on_demand_only),
         cmocka_unit_test(directories_of_others_are_left_alone),
+        cmocka_unit_test(what_another_process_has_just_completed_is_no_stranger),
+        cmocka_unit_test(what_a_link_at_a_place_leads_to_is_left_alone),
         cmocka_unit_test(a_directory_that_is_there_is_filled),
         cmocka_unit_test(an_archive_is_unpacked_whole_or_not_at_all),
+        cmocka_unit_test(an_archive_gives_only_what_is_lacking),
         cmocka_unit_test(a_holder_without_a_sign_of_life_is_named),
         cmocka_unit_test(without_flock_one_at_a_time_holds_it_too),
         cmocka_unit_test(without_flock_the_lock_of_an_ended_process_is_taken),
         cmocka_unit_test(an_unknown_set_is_refused_with_those_that_there_are),
         cmocka_unit_test(an_error_of_one_rank_is_that_of_all),
+        cmocka_unit_test(ranks_that_ask_for_different_sets_are_told),
         cmocka_unit_test(sets_are_found_where_trainers_look),
     };
     return cmocka_run_group_tests(tests, make_work, remove_work);

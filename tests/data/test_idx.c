@@ -70,6 +70,11 @@ static void a_missing_directory_and_a_missing_file_are_told_apart(void **state) 
     assert_string_equal(lks_error_text(), "/dev/null: not a directory");
     assert_int_equal(lks_dataset_mnist(&dataset, NULL, 1), LKS_ERR_ARGUMENT);
     assert_refused(LKS_ERR_FILE, LABELS, "no such file");
+    char loop[sizeof directory + 32];
+    snprintf(loop, sizeof loop, "%s/%s", directory, LABELS); /* is there, but cannot be opened */
+    assert_int_equal(symlink(loop, loop), 0);
+    assert_refused(LKS_ERR_FILE, LABELS, "Too many levels of symbolic links");
+    unlink(loop);
     write_plain(LABELS, label_file());
     assert_refused(LKS_ERR_FILE, IMAGES, "no such file");
 }

@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         elif mode in ("endless", "no-range-endless"):
             self.head(200)
             data = data * 1000
-        elif mode == "no-length":
+        elif "no-length" in mode:
             self.head(200)
         else:
             self.head(200, Content_Length=length)

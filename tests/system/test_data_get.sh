@@ -68,7 +68,7 @@ data list --dir "$work/b"
 check "list tells what there is" eval '[ $status = 0 ] && [ "$(wc -l <"$work/out")" = 8 ] && out_has "^ +$work/b/$set$"'
 
 # --- interrupted ---
-n_bytes_here() { stat -c %s "$1/.$set.lockstep-download/train-images-idx3-ubyte.gz" 2>/dev/null || echo 0; }
+n_bytes_here() { stat -c %s "$1/.$set.lockstep-download-$(id -u)/train-images-idx3-ubyte.gz" 2>/dev/null || echo 0; }
 wait_for_bytes() { # DIRECTORY
   for _ in $(seq 400); do
     [ "$(n_bytes_here "$1")" -gt 2000000 ] && return
@@ -91,14 +91,30 @@ serve good
 data get "$set" --dir "$work/c"
 check "it goes on where it was killed" eval 'got "$work/c" && asked "^good .*train-images.* bytes=[0-9]{7,}-$" 1 && asked "^good" 4'
 
-if [ "$(id -u)" = 0 ] && setpriv --reuid 65534 --clear-groups test -x "$lockstep" 2>/dev/null; then
-  mkdir -m 777 "$work/shared"
+as_nobody=(setpriv --reuid 65534 --clear-groups)
+if [ "$(id -u)" = 0 ] && "${as_nobody[@]}" test -x "$lockstep" 2>/dev/null; then
   chmod 755 "$work"
-  (umask 022 && echo "elsewhere 1" >"$work/shared/.lockstep-lock")
-  run timeout 100 setpriv --reuid 65534 --clear-groups "$lockstep" data get "$set" --dir "$work/shared"
-  check "a lock that another user has left behind is none" eval '[ "$status" = 0 ] && is_right "$work/shared"'
+  for mode in 777 1777; do
+    mkdir -m $mode "$work/shared$mode"
+    serve stall
+    (umask 022 && exec "$lockstep" data get "$set" --dir "$work/shared$mode" --quiet) >"$work/out" 2>"$work/err" &
+    victim=$!
+    wait_for_bytes "$work/shared$mode"
+    kill -9 $victim
+    wait $victim 2>/dev/null
+    serve good
+    run timeout 100 "${as_nobody[@]}" "$lockstep" data get "$set" --dir "$work/shared$mode"
+    check "what another user's killed download left in a directory of mode $mode stops nobody" eval \
+      '[ "$status" = 0 ] && [ -e "$work/shared$mode/.$set.lockstep-download-0" ] && is_right "$work/shared$mode"'
+  done
+  mkdir -m 700 "$work/secret"
+  ln -s "$source" "$work/secret/$set"
+  for verb in get verify; do
+    run timeout 100 "${as_nobody[@]}" "$lockstep" data $verb "$set" --dir "$work/secret"
+    check "$verb says that a directory may not be searched" failed 1 "$work/secret/$set: Permission denied"
+  done
 else
-  echo "skipped: a lock that another user has left behind (needs root, and a build that another user may run)"
+  echo "skipped: what another user's killed download left (needs root, and a build that another user may run)"
 fi
 
 # --- two at the same time ---

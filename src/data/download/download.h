@@ -76,6 +76,7 @@ extern const lksi_fetch_limits lksi_default_limits;
 
 typedef enum lksi_outcome {
     LKSI_GOT_ALL, /* everything that the server meant to send */
+    LKSI_ENDED,   /* an answer without a length has ended: LKSI_GOT_ALL or LKSI_CUT_OFF */
     LKSI_CUT_OFF, /* the same server may send the rest later */
     LKSI_UNFIT,   /* the response does not continue the partial file */
     LKSI_REFUSED, /* the server does not have the file */
@@ -159,8 +160,8 @@ typedef struct lksi_get_options {
 /* Ensures that `directory` holds the set. *was_there: whether it did before. */
 lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_options *options,
                     lksi_download_progress *progress, bool *was_there);
-/* Checks that the set is complete. LKS_ERR_FILE, LKS_ERR_FORMAT: the text names the first file that is missing or
- * differs. */
-lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_download_progress *progress);
+/* Checks that the set is complete, as lksi_content_check. LKS_ERR_FILE, LKS_ERR_FORMAT: the text names the first file
+ * that is missing or differs. */
+lks_status lksi_set_check(const lksi_set *set, const char *directory, bool verifies, lksi_download_progress *progress);
 
 #endif

@@ -30,12 +30,18 @@ static bool wait_before(lksi_download_transfer *transfer, int n_failed) {
     return true;
 }
 
-/* Checks the file, and describes it if it is not the expected one. */
-static lks_status examine(const lksi_download *download, lksi_download_transfer *transfer, bool *is_right) {
-    LKS_TRY(lksi_download_check(download, transfer->path, transfer->progress, is_right));
-    if (!*is_right)
-        snprintf(transfer->reason, sizeof transfer->reason,
-                 "another file: %lld bytes, whose SHA-256 is not the one expected", (long long)transfer->offset);
+/* Checks what may be the whole file. An answer without a length that is not the whole one was cut off. Any other one
+ * belongs to another file: LKSI_UNFIT or LKSI_REFUSED. */
+static lks_status examine(const lksi_download *download, lksi_download_transfer *transfer, lksi_outcome *outcome) {
+    bool is_right, is_ended = *outcome == LKSI_ENDED;
+    *outcome = LKSI_CUT_OFF;
+    if (is_ended && download->archive_root != NULL) return LKS_OK; /* its length is known */
+    LKS_TRY(lksi_download_check(download, transfer->path, transfer->progress, &is_right));
+    if (is_right) *outcome = LKSI_GOT_ALL;
+    if (is_right || is_ended) return LKS_OK;
+    *outcome = transfer->begun_at > 0 ? LKSI_UNFIT : LKSI_REFUSED;
+    snprintf(transfer->reason, sizeof transfer->reason,
+             "another file: %lld bytes, whose SHA-256 is not the one expected", (long long)transfer->offset);
     return LKS_OK;
 }
 
@@ -50,11 +56,10 @@ static lks_status try_mirror(const lksi_download *download, lksi_download_transf
         lksi_download_progress_begin(transfer->progress, download->name, transfer->offset, download->nbytes);
         *outcome = lksi_download_transfer_run(transfer, url);
         if (*outcome == LKSI_GIVEN_UP) return lksi_error(LKS_ERR_FILE, "%s: %s", download->name, transfer->reason);
-        if (*outcome == LKSI_GOT_ALL || transfer->offset == transfer->max_nbytes) {
-            bool is_right;
-            LKS_TRY(examine(download, transfer, &is_right));
-            *outcome = is_right ? LKSI_GOT_ALL : transfer->begun_at > 0 ? LKSI_UNFIT : LKSI_REFUSED;
-            return is_right ? LKS_OK : cut_to(transfer, n_before);
+        if (*outcome == LKSI_GOT_ALL || *outcome == LKSI_ENDED || transfer->offset == transfer->max_nbytes) {
+            LKS_TRY(examine(download, transfer, outcome));
+            if (*outcome == LKSI_GOT_ALL) return LKS_OK;
+            if (*outcome != LKSI_CUT_OFF) return cut_to(transfer, n_before);
         }
         if (*outcome != LKSI_CUT_OFF) return cut_to(transfer, transfer->offset); /* removes bytes beyond the limit */
         n_failed = transfer->offset > most ? 1 : n_failed + 1;

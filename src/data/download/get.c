@@ -1,15 +1,17 @@
 /* Gets a data set into its directory, in one process.
  *
- *     directory does not exist           directory exists
- *     PARENT/.NAME.lockstep-download/    DIRECTORY/.lockstep-download/    partial downloads; kept after an error
- *     PARENT/.NAME.lockstep-new/         DIRECTORY/.lockstep-new/         the files, once all are complete
- *     PARENT/.NAME.lockstep-lock         DIRECTORY/.lockstep-lock         the lock, which names its holder
+ *     directory does not exist             directory exists
+ *     PARENT/.NAME.lockstep-download-UID/  DIRECTORY/.lockstep-download-UID/  partial downloads; kept after an error
+ *     PARENT/.NAME.lockstep-new-UID/       DIRECTORY/.lockstep-new-UID/       the files, once all are complete
+ *     PARENT/.NAME.lockstep-lock           DIRECTORY/.lockstep-lock           the lock, which names its holder
  *
- * Then the new directory is renamed, or each of its files is renamed over the one it replaces. A reader of a new
- * directory sees none or all of the set, and no reader ever sees a part of a file. */
+ * Then the new directory is renamed, or each file that the directory lacks is moved there, over one that differs if
+ * this was requested. A reader of a new directory sees none or all of the set, and no reader ever sees a part of a
+ * file. */
 #include "data/download/download.h"
 #include "data/download/place.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,13 +27,14 @@ typedef struct errand {
 
 /* Which files of the set are present. */
 typedef struct inventory {
+    bool has_files; /* whether the directory had any file */
     int n_present, n_missing, n_different;
     char different[512]; /* error text of the first file that differs */
 } inventory;
 
 static void take_inventory(const lksi_set *set, const char *directory, bool verifies, lksi_download_progress *progress,
                            inventory *found) {
-    *found = (inventory){.n_present = 0};
+    *found = (inventory){.has_files = lksi_place_has_files(directory)}; /* first: another process may be at work */
     for (int i = 0; i < set->n_downloads; i++)
         for (int j = 0; j < set->downloads[i].n_contents; j++) {
             const lksi_content *content = &set->downloads[i].contents[j];
@@ -44,12 +47,20 @@ static void take_inventory(const lksi_set *set, const char *directory, bool veri
         }
 }
 
+/* In a directory that may not be searched, all files would seem to be missing. */
+static lks_status check_searchable(const char *directory) {
+    char inside[LKSI_PATH_NBYTES];
+    LKS_TRY(lksi_path(inside, "%s/.", directory));
+    return !lksi_file_exists(inside) && errno == EACCES ? lksi_error_file(directory) : LKS_OK;
+}
+
 static bool is_complete(const inventory *found) { return found->n_missing == 0 && found->n_different == 0; }
 
-lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_download_progress *progress) {
+lks_status lksi_set_check(const lksi_set *set, const char *directory, bool verifies, lksi_download_progress *progress) {
+    LKS_TRY(check_searchable(directory));
     for (int i = 0; i < set->n_downloads; i++)
         for (int j = 0; j < set->downloads[i].n_contents; j++) {
-            lksi_presence presence = lksi_content_check(&set->downloads[i].contents[j], directory, true, progress);
+            lksi_presence presence = lksi_content_check(&set->downloads[i].contents[j], directory, verifies, progress);
             if (presence == LKSI_MISSING) return LKS_ERR_FILE;
             if (presence == LKSI_DIFFERENT) return LKS_ERR_FORMAT;
         }
@@ -60,7 +71,7 @@ lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_down
 static lks_status check_replaceable(const errand *e, const inventory *found) {
     if (found->n_different > 0 && !e->options->replaces)
         return lksi_error(LKS_ERR_FORMAT, "%s; it is replaced only on request (--force)", found->different);
-    if (found->n_present + found->n_different == 0 && lksi_place_has_files(e->directory))
+    if (found->n_present + found->n_different == 0 && found->has_files)
         return lksi_error(LKS_ERR_FILE, "%s: holds other files, and none of %s", e->directory, e->set->name);
     return LKS_OK;
 }
@@ -133,11 +144,24 @@ static lks_status stage(const errand *e, const lksi_download *download) {
     return found.n_different > 0 ? lksi_error(LKS_ERR_FORMAT, "%s", found.different) : LKS_OK;
 }
 
+/* Of the files that an archive has besides, none replaces one of the user. */
+static bool is_lacking(const void *context, const char *name) {
+    const errand *e = context;
+    char path[LKSI_PATH_NBYTES];
+    for (int i = 0; i < e->set->n_downloads; i++)
+        for (int j = 0; j < e->set->downloads[i].n_contents; j++) {
+            const lksi_content *content = &e->set->downloads[i].contents[j];
+            if (strcmp(name, content->name) != 0) continue;
+            return lksi_content_check(content, e->directory, e->options->verifies, e->progress) != LKSI_PRESENT;
+        }
+    return lksi_path(path, "%s/%s", e->directory, name) == LKS_OK && !lksi_file_exists(path);
+}
+
 static lks_status stage_all(const errand *e) {
     LKS_TRY(lksi_place_remove(e->place->staged)); /* left by a killed program */
     LKS_TRY(lksi_place_make(e->place->staged));
     for (int i = 0; i < e->set->n_downloads; i++) LKS_TRY(stage(e, &e->set->downloads[i]));
-    return lksi_place_install(e->place);
+    return lksi_place_install(e->place, is_lacking, e);
 }
 
 /* After an error: moves files back, so that they are not downloaded again. Archives are extracted again. */
@@ -175,6 +199,7 @@ lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_o
                     lksi_download_progress *progress, bool *was_there) {
     enum { MINUTE_MS = 60000 };
     inventory found;
+    LKS_TRY(check_searchable(directory));
     take_inventory(set, directory, options->verifies, progress, &found);
     *was_there = is_complete(&found);
     if (*was_there) return LKS_OK;

@@ -61,14 +61,16 @@ static attempt make_file(const char *path, int *descriptor) {
 }
 
 /* Removes a lock file of another user, which cannot be opened for writing, if nobody holds it. The next attempt then
- * creates a new one. */
-static attempt take_away(const char *path) {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), why;
-    if (descriptor < 0) return errno == ENOENT ? HELD : FAILED;
-    bool is_left = flock(descriptor, LOCK_EX | LOCK_NB) == 0, is_held = !is_left && errno == EWOULDBLOCK;
-    bool is_gone = is_left && (!lksi_file_is_still_named(descriptor, path) || unlink(path) == 0);
-    why = is_left ? errno : EACCES;
-    close(descriptor);
+ * creates a new one. Where only its owner may remove it (a sticky directory), it is the lock, although it names the
+ * owner and shows no sign of life of this process. */
+static attempt take_over(const char *path, int *descriptor) {
+    *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED;
+    bool is_left = flock(*descriptor, LOCK_EX | LOCK_NB) == 0, is_held = !is_left && errno == EWOULDBLOCK;
+    bool is_gone = is_left && (!lksi_file_is_still_named(*descriptor, path) || unlink(path) == 0);
+    int why = is_left ? errno : EACCES;
+    if (is_left && !is_gone && why == EPERM) return TAKEN;
+    close(*descriptor);
     errno = why;
     return is_gone || is_held ? HELD : FAILED;
 }
@@ -79,7 +81,7 @@ static attempt try_flock(const char *path, int *descriptor) {
     if (!is_own) {
         if (errno != EEXIST) return FAILED;
         *descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-        if (*descriptor < 0 && errno == EACCES) return take_away(path);
+        if (*descriptor < 0 && errno == EACCES) return take_over(path, descriptor);
         if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED; /* ENOENT: it was just released */
     }
     bool is_locked = flock(*descriptor, LOCK_EX | LOCK_NB) == 0;

@@ -1,4 +1,5 @@
-/* Directories of a set: where it is prepared, and how it is installed. */
+/* Directories of a set: where it is prepared, and how it is installed. Other users may write to the parent directory,
+ * so no symbolic link at the place of a temporary directory is followed. */
 #include "data/download/place.h"
 
 #include <dirent.h>
@@ -18,10 +19,12 @@ lks_status lksi_place_make(const char *directory) {
     return lksi_error_file(directory);
 }
 
-/* Writes PREFIXdownload, PREFIXnew and PREFIXlock. */
+/* Writes PREFIXdownload-UID, PREFIXnew-UID and PREFIXlock. What another user's killed program has left cannot be
+ * changed, so each user has places of their own. All users have one lock. */
 static lks_status name_places(lksi_place *place, const char *prefix) {
-    LKS_TRY(lksi_path(place->downloads, "%sdownload", prefix));
-    LKS_TRY(lksi_path(place->staged, "%snew", prefix));
+    unsigned long user = geteuid();
+    LKS_TRY(lksi_path(place->downloads, "%sdownload-%lu", prefix, user));
+    LKS_TRY(lksi_path(place->staged, "%snew-%lu", prefix, user));
     return lksi_path(place->lock, "%slock", prefix);
 }
 
@@ -77,40 +80,44 @@ lks_status lksi_place_move(const char *from, const char *to) {
     return rename(from, to) == 0 ? LKS_OK : lksi_error_file(to);
 }
 
-typedef lks_status (*file_function)(const char *path, const char *name, const lksi_place *place);
-
-static lks_status for_each_file(const char *directory, file_function function, const lksi_place *place) {
-    char path[LKSI_PATH_NBYTES];
-    DIR *stream = opendir(directory);
-    if (stream == NULL) return lksi_error_file(directory);
-    lks_status status = LKS_OK;
-    for (struct dirent *entry; status == LKS_OK && (entry = readdir(stream)) != NULL;) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        status = lksi_path(path, "%s/%s", directory, entry->d_name);
-        if (status == LKS_OK) status = function(path, entry->d_name, place);
-    }
-    closedir(stream);
-    return status;
-}
-
 lks_status lksi_place_remove_file(const char *path) {
     return unlink(path) == 0 || errno == ENOENT ? LKS_OK : lksi_error_file(path);
 }
 
-static lks_status remove_file(const char *path, const char *name, const lksi_place *place) {
-    (void)name, (void)place;
-    return lksi_place_remove_file(path);
+/* Returns NULL, with errno ENOENT or ENOTDIR, if there is no directory of this name. */
+static DIR *open_directory(const char *path) {
+    int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *stream = descriptor >= 0 ? fdopendir(descriptor) : NULL;
+    if (stream == NULL && descriptor >= 0) close(descriptor);
+    return stream;
+}
+
+/* Returns NULL after the last file. */
+static const char *next_file(DIR *stream) {
+    struct dirent *entry = readdir(stream);
+    while (entry != NULL && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0))
+        entry = readdir(stream);
+    return entry != NULL ? entry->d_name : NULL;
 }
 
 lks_status lksi_place_remove(const char *directory) {
-    if (!lksi_file_exists(directory)) return LKS_OK;
-    LKS_TRY(for_each_file(directory, remove_file, NULL));
-    return rmdir(directory) == 0 ? LKS_OK : lksi_error_file(directory);
+    lks_status status = LKS_OK;
+    DIR *stream = open_directory(directory);
+    if (stream == NULL && errno == ENOENT) return LKS_OK;
+    if (stream == NULL && errno == ENOTDIR) return lksi_place_remove_file(directory);
+    if (stream == NULL) return lksi_error_file(directory);
+    for (const char *name; status == LKS_OK && (name = next_file(stream)) != NULL;)
+        if (unlinkat(dirfd(stream), name, 0) != 0)
+            status = lksi_error(LKS_ERR_FILE, "%s/%s: %s", directory, name, strerror(errno));
+    closedir(stream);
+    if (status == LKS_OK && rmdir(directory) != 0) status = lksi_error_file(directory);
+    return status;
 }
 
 /* NAME.gz also replaces NAME, because readers prefer an uncompressed file. */
-static lks_status install_file(const char *path, const char *name, const lksi_place *place) {
-    char target[LKSI_PATH_NBYTES];
+static lks_status install_file(const lksi_place *place, const char *name) {
+    char path[LKSI_PATH_NBYTES], target[LKSI_PATH_NBYTES];
+    LKS_TRY(lksi_path(path, "%s/%s", place->staged, name));
     LKS_TRY(lksi_path(target, "%s/%s", place->directory, name));
     LKS_TRY(lksi_place_move(path, target));
     size_t length = strlen(target);
@@ -129,14 +136,20 @@ static void sync_directory(const char *path) {
     close(descriptor);
 }
 
-lks_status lksi_place_install(const lksi_place *place) {
+lks_status lksi_place_install(const lksi_place *place, lksi_is_lacking is_lacking, const void *context) {
+    lks_status status = LKS_OK;
     sync_directory(place->staged);
     if (!place->is_there) {
         if (rename(place->staged, place->directory) == 0) return LKS_OK;
         if (errno != EEXIST && errno != ENOTEMPTY)
             return lksi_error_file(place->directory); /* otherwise another process has just created it */
     }
-    LKS_TRY(for_each_file(place->staged, install_file, place));
+    DIR *stream = open_directory(place->staged);
+    if (stream == NULL) return lksi_error_file(place->staged);
+    for (const char *name; status == LKS_OK && (name = next_file(stream)) != NULL;)
+        if (is_lacking(context, name)) status = install_file(place, name);
+    closedir(stream);
+    LKS_TRY(status);
     sync_directory(place->directory);
-    return rmdir(place->staged) == 0 ? LKS_OK : lksi_error_file(place->staged);
+    return lksi_place_remove(place->staged);
 }

@@ -18,9 +18,11 @@ bool lksi_place_has_files(const char *directory);
 lks_status lksi_place_make(const char *directory); /* it may exist */
 lks_status lksi_place_move(const char *from, const char *to);
 lks_status lksi_place_remove_file(const char *path); /* it need not exist */
-/* Removes a directory of files, which need not exist. */
+/* Removes a directory of files, which need not exist. What is not a directory is removed itself. */
 lks_status lksi_place_remove(const char *directory);
-/* Renames the staged directory to the directory, or moves its files there. */
-lks_status lksi_place_install(const lksi_place *place);
+/* Whether the file `name` is to be moved to a directory that exists. */
+typedef bool (*lksi_is_lacking)(const void *context, const char *name);
+/* Renames the staged directory to the directory, or moves the files there that it lacks. */
+lks_status lksi_place_install(const lksi_place *place, lksi_is_lacking is_lacking, const void *context);
 
 #endif

@@ -3,7 +3,10 @@
  * The first rank of each host downloads, on a separate thread. If hosts or jobs share a directory, its lock serialises
  * them, and all but the first find the set complete. Meanwhile all ranks exchange their state ten times a second. So no
  * rank waits in a silent group, a download of any length meets no deadline, and a rank that dies is noticed as in any
- * collective. */
+ * collective.
+ *
+ * A rank must not be told that a set is there which nobody has got. So the ranks first compare what they ask for.
+ * Directories may be other ones on each host. Afterwards each rank looks into its own. */
 #include "data/download/download.h"
 
 #include <string.h>
@@ -60,47 +63,82 @@ static lks_status share_error(lks_group *group, const errand *e) {
     return lksi_error((lks_status)status, "%s", text);
 }
 
-/* Errors here are shared like all errors of a download, because the other ranks wait. */
+static lks_status find_directory(errand *e, const char *directory) {
+    if (directory == NULL) return lks_data_directory(e->set->name, e->directory, sizeof e->directory);
+    if (snprintf(e->directory, sizeof e->directory, "%s", directory) < (int)sizeof e->directory) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "a directory's path of more than %zu bytes", sizeof e->directory);
+}
+
+/* Errors of the parts below are shared like all errors of a download, because the other ranks wait. No thread is
+ * running that could write to `e`. */
+static void keep_error(errand *e, lks_status status) {
+    if (status == LKS_OK) return;
+    e->status = status;
+    snprintf(e->text, sizeof e->text, "%s", lks_error_text());
+    atomic_store(&e->state, FAILED);
+}
+
 static lks_status begin(errand *e, const char *directory, lksi_thread **thread) {
-    if (directory == NULL)
-        LKS_TRY(lks_data_directory(e->set->name, e->directory, sizeof e->directory));
-    else if (snprintf(e->directory, sizeof e->directory, "%s", directory) >= (int)sizeof e->directory)
-        return lksi_error(LKS_ERR_ARGUMENT, "a directory's path of more than %zu bytes", sizeof e->directory);
-    if (thread == NULL) return LKS_OK;
+    LKS_TRY(find_directory(e, directory));
     atomic_store(&e->state, AT_WORK);
     return lksi_thread_create(thread, do_errand, e, "lks-download");
 }
 
+/* A rank whose host's first rank has got the set looks for it by name. */
+static lks_status look(errand *e, const char *directory, int rank) {
+    LKS_TRY(find_directory(e, directory));
+    lks_status status = lksi_set_check(e->set, e->directory, false, &e->progress);
+    if (status == LKS_OK) return LKS_OK;
+    char text[LKSI_ERROR_TEXT_NBYTES];
+    lksi_error_keep(text);
+    return lksi_error(status, "rank %d looks in another directory than the rank that downloads: %s", rank, text);
+}
+
 static lks_status get_together(lks_group *group, errand *e, const char *directory) {
     lksi_thread *thread = NULL;
-    if (lks_group_local_rank(group) == 0) {
-        lks_status begun = begin(e, directory, &thread);
-        if (begun != LKS_OK) {
-            e->status = begun; /* no thread is running that could write to it */
-            snprintf(e->text, sizeof e->text, "%s", lks_error_text());
-            atomic_store(&e->state, FAILED);
-        }
-    }
-    bool has_failed;
+    bool is_first = lks_group_local_rank(group) == 0, has_failed;
+    if (is_first) keep_error(e, begin(e, directory, &thread));
     lks_status status = wait_for_all(group, e, &has_failed);
     if (status != LKS_OK) atomic_store(&e->progress.is_cancelled, 1);
     lksi_thread_join(thread);
+    if (status == LKS_OK && !has_failed) {
+        if (!is_first) keep_error(e, look(e, directory, lks_group_rank(group)));
+        status = wait_for_all(group, e, &has_failed);
+    }
     return status == LKS_OK && has_failed ? share_error(group, e) : status;
+}
+
+/* All ranks get LKS_ERR_MISMATCH if one asks for something else than rank 0. It is called before anything that may fail
+ * on one rank only. */
+static lks_status compare_requests(lks_group *group, const char *name, const lksi_get_options *options) {
+    enum { REQUEST_NBYTES = 128 };
+    char mine[REQUEST_NBYTES] = "", first[REQUEST_NBYTES], other[REQUEST_NBYTES];
+    int32_t size = lks_group_size(group), different;
+    snprintf(mine, sizeof mine, "%.80s (verifies %d, replaces %d)", name != NULL ? name : "no set", options->verifies,
+             options->replaces);
+    memcpy(first, mine, sizeof first);
+    LKS_TRY(lks_broadcast(group, first, sizeof first, LKS_U8, 0, NULL));
+    different = strcmp(first, mine) == 0 ? size : lks_group_rank(group);
+    LKS_TRY(lks_all_reduce(group, &different, &different, 1, LKS_I32, LKS_MIN, NULL));
+    if (different == size) return LKS_OK;
+    memcpy(other, mine, sizeof other);
+    LKS_TRY(lks_broadcast(group, other, sizeof other, LKS_U8, different, NULL));
+    return lksi_error(LKS_ERR_MISMATCH, "data_get: rank 0 asks for %s, rank %d for %s", first, different, other);
 }
 
 lks_status lks_data_get(lks_group *group, const char *name, const char *directory, const lks_data_options *options) {
     static const lks_data_options defaults = {.verifies = 0};
-    LKS_TRY(lksi_check_given("data_get", "name", name));
-    const lksi_set *set = lksi_set_find(name);
-    if (set == NULL) return LKS_ERR_ARGUMENT;
     if (options == NULL) options = &defaults;
-    errand e = {.set = set,
-                .options = {.verifies = options->verifies != 0, .replaces = options->replaces != 0},
+    errand e = {.options = {.verifies = options->verifies != 0, .replaces = options->replaces != 0},
                 .progress = {.is_shown = options->shows_progress != 0, .lock = -1}};
-    if (group != NULL && lks_group_size(group) > 1) return get_together(group, &e, directory);
-    bool was_there;
-    LKS_TRY(begin(&e, directory, NULL));
-    lks_status status = lksi_get(set, e.directory, &e.options, &e.progress, &was_there);
+    bool has_others = group != NULL && lks_group_size(group) > 1, was_there;
+    if (has_others) LKS_TRY(compare_requests(group, name, &e.options));
+    LKS_TRY(lksi_check_given("data_get", "name", name));
+    e.set = lksi_set_find(name);
+    if (e.set == NULL) return LKS_ERR_ARGUMENT;
+    if (has_others) return get_together(group, &e, directory);
+    LKS_TRY(find_directory(&e, directory));
+    lks_status status = lksi_get(e.set, e.directory, &e.options, &e.progress, &was_there);
     lksi_download_progress_end(&e.progress);
     return status;
 }

@@ -205,7 +205,7 @@ static lksi_outcome classify(lksi_download_transfer *transfer, const answer *a, 
     if (a->has_begun && (a->nbytes >= 0 || transfer->offset == transfer->max_nbytes)) return LKSI_GOT_ALL;
     snprintf(transfer->reason, sizeof transfer->reason, "the answer ended after %lld of %lld bytes",
              (long long)transfer->offset, (long long)transfer->max_nbytes);
-    return LKSI_CUT_OFF;
+    return a->has_begun ? LKSI_ENDED : LKSI_CUT_OFF;
 }
 
 lksi_outcome lksi_download_transfer_run(lksi_download_transfer *transfer, const char *url) {
