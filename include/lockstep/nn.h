@@ -87,7 +87,7 @@ typedef struct lks_recurrent_options {
     int64_t hidden; /* required */
     int n_layers;   /* 0: 1; up to LKS_MAX_LAYERS */
     double dropout; /* between layers; 0 <= dropout < 1 */
-    /* (N,hidden) each, required (c0: LSTM only): the state before the first step. */
+    /* (N,hidden) each (c0: LSTM only): the state before the first step. NULL: zeros. */
     lks_node *h0[LKS_MAX_LAYERS], *c0[LKS_MAX_LAYERS];
 } lks_recurrent_options;
 

@@ -64,7 +64,12 @@ LKS_API lks_node *lks_log_softmax(lks_node *x); /* over the last axis */
  * Shapes:     x (...,T,S) -> (...,T,S). */
 LKS_API lks_node *lks_causal_softmax(lks_node *x);
 
-/* --- indexing and layout --- */
+/* --- constants, indexing and layout --- */
+
+/* A tensor without a gradient whose elements are all `number`. dims[0] may be LKS_BATCH.
+ *
+ * Errors:     LKS_ERR_ARGUMENT: `graph` is NULL. */
+LKS_API lks_node *lks_full(lks_graph *graph, double number, int n_dims, const int64_t *dims);
 
 /* x, but without a gradient back to it. A parameter that gets no gradient at all has gradient 0. */
 LKS_API lks_node *lks_detach(lks_node *x);

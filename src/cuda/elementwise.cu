@@ -95,6 +95,17 @@ template <int op> lks_status run(const lksi_kernel *kernel, void *const *in, voi
     return lksi_cuda_launched(kernel->name);
 }
 
+__global__ void fill(float *y, float number, size_t count) { LKSI_FOR_EACH(i, count) y[i] = number; }
+
+lks_status full(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)in, (void)scratch;
+    lksi_cuda *cuda = (lksi_cuda *)kernel->state;
+    size_t count = (size_t)lksi_tensor_count(&kernel->lowering.outputs[0], 0);
+    LKSI_LAUNCH(fill, lksi_grid(count), LKSI_BLOCK, cuda->stream, (float *)out[0],
+                (float)kernel->lowering.attributes.number, count);
+    return lksi_cuda_launched(kernel->name);
+}
+
 lks_status copy(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     lksi_cuda *cuda = (lksi_cuda *)kernel->state;
@@ -110,6 +121,8 @@ lksi_cuda_run *run_of(lksi_op op) {
         return run<LKSI_OP_##name>;
         LKSI_OP_ELEMENTWISES(RUN_OF)
 #undef RUN_OF
+    case LKSI_OP_FULL:
+        return full;
     default:
         return copy;
     }

@@ -2,6 +2,7 @@
 #include "cuda/cuda.h"
 
 static lksi_cuda_lower *const lower_by_op[LKSI_OP_COUNT] = {
+    [LKSI_OP_FULL] = lksi_cuda_lower_elementwise,
     [LKSI_OP_COPY] = lksi_cuda_lower_elementwise,
     [LKSI_OP_RELU] = lksi_cuda_lower_elementwise,
     [LKSI_OP_RELU_GRAD] = lksi_cuda_lower_elementwise,

@@ -206,6 +206,16 @@ lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64
                 momentum);
 }
 
+lks_node *lks_full(lks_graph *graph, double number, int n_dims, const int64_t *dims) {
+    if (graph == NULL) return lksi_graph_poison(NULL, lksi_error(LKS_ERR_ARGUMENT, "full: the graph is NULL"));
+    lks_node node = {.op = LKSI_OP_FULL, .n_outputs = 1, .attributes.number = number};
+    node.outputs[0] = (lksi_tensor){.type = graph->device->float_type, .n_dims = n_dims};
+    lks_status status = lksi_check_dims("full", n_dims, dims, true);
+    for (int i = 0; status == LKS_OK && i < n_dims; i++) node.outputs[0].dims[i] = dims[i];
+    if (status == LKS_OK) status = lksi_tensor_check(&node.outputs[0], 1, "full");
+    return status == LKS_OK ? append(graph, &node) : lksi_graph_poison(graph, status);
+}
+
 lks_node *lksi_graph_random(lks_graph *graph) {
     for (size_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i]->op == LKSI_OP_RANDOM) return graph->nodes[i];

@@ -105,7 +105,8 @@ static lksi_value add_inner(lksi_ir *ir, const lks_node *node, const lksi_tensor
 static lks_status add_graph_node(lksi_ir *ir, const lks_node *node) {
     LKS_TRY(lksi_tensor_check(&node->outputs[0], ir->batch, node->name != NULL ? node->name : lksi_op_name(node->op)));
     lksi_tensor result = at_batch(&node->outputs[0], ir->batch);
-    lksi_value value = node->n_inputs == 0 ? add_leaf(ir, node, &result) : add_inner(ir, node, &result);
+    bool is_leaf = node->n_inputs == 0 && node->op != LKSI_OP_FULL;
+    lksi_value value = is_leaf ? add_leaf(ir, node, &result) : add_inner(ir, node, &result);
     ir->node_values[node->id] = value;
     return value != LKSI_NO_VALUE ? LKS_OK : LKS_ERR_MEMORY; /* shapes were checked by the constructor */
 }

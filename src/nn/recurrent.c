@@ -25,11 +25,18 @@ static layer_weights make_weights(lks_graph *graph, const char *name, int layer,
     return (layer_weights){made[0], made[1], made[2], made[3]};
 }
 
+static lks_node *or_zeros(lks_node *state, lks_node *x, int64_t hidden) {
+    if (state != NULL) return state;
+    return lks_full(lks_node_graph(x), 0, 2, (int64_t[]){lks_node_dim(x, 0), hidden});
+}
+
 static lks_recurrent add_layer(lks_node *x, const char *name, int layer, const lks_recurrent_options *options) {
     bool is_lstm = options->kind == LKS_LSTM;
     layer_weights w = make_weights(lks_node_graph(x), name, layer, is_lstm ? 4 : 1, lksi_last_dim(x), options->hidden);
-    lks_node *h0 = options->h0[layer];
-    if (is_lstm) return lks_lstm_function(x, h0, options->c0[layer], w.w_ih, w.w_hh, w.b_ih, w.b_hh);
+    lks_node *h0 = or_zeros(options->h0[layer], x, options->hidden);
+    if (is_lstm)
+        return lks_lstm_function(x, h0, or_zeros(options->c0[layer], x, options->hidden), w.w_ih, w.w_hh, w.b_ih,
+                                 w.b_hh);
     return lks_rnn_function(x, h0, w.w_ih, w.w_hh, w.b_ih, w.b_hh, options->kind == LKS_RNN_RELU);
 }
 
@@ -47,9 +54,6 @@ static lks_status check(const char *name, const lks_recurrent_options *options, 
     if (!(options->dropout >= 0 && options->dropout < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': dropout must be at least 0 and below 1, not %g",
                           name, options->dropout);
-    for (int i = 0; i < n_layers; i++)
-        if (options->h0[i] == NULL || (options->kind == LKS_LSTM && options->c0[i] == NULL))
-            return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': layer %d has no initial state", name, i);
     return LKS_OK;
 }
 

@@ -88,6 +88,7 @@ lks_status lksi_infer_arrange(const lksi_inference *q) {
     switch (q->op) {
     case LKSI_OP_RESHAPE:
         return infer_reshape(&q->inputs[0], &q->outputs[0]);
+    case LKSI_OP_FULL:
     case LKSI_OP_RESULT: /* the graph passes the shape of that output */
         return LKS_OK;
     case LKSI_OP_TRANSPOSE:

@@ -16,8 +16,9 @@
     X(BUFFER, "buffer", 0, 0, 1, leaf)       /* likewise, but not trained: a running average of a statistic */         \
     X(RANDOM, "random", 0, 0, 1, leaf)       /* i64 (3): seed, step, index of the batch's first sample */
 
-/* Views and moves of elements. RESHAPE and RESULT move nothing. */
+/* Views and moves of elements, and FULL, which makes them. RESHAPE and RESULT move nothing. */
 #define LKSI_OP_ARRANGEMENTS(X)                                                                                        \
+    X(FULL, "full", 0, 0, 1, arrange)       /* given; every element is [number] */                                     \
     X(RESHAPE, "reshape", 1, 1, 1, arrange) /* given; the same elements, other shape; [is_detached]: no gradient */    \
     X(RESULT, "result", 1, 1, 1, arrange)   /* output [axis] of the input's operator; moves nothing */                 \
     X(COPY, "copy", 1, 1, 1, arrange)       /* y = x, in memory of its own */                                          \

@@ -51,6 +51,7 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_SUM_ROWS] = sum_rows,
     [LKSI_OP_MATMUL] = matmul,
 
+    [LKSI_OP_FULL] = full,
     [LKSI_OP_RELU] = relu,
     [LKSI_OP_RELU_GRAD] = relu_grad,
     [LKSI_OP_LEAKY_RELU] = leaky_relu,

@@ -45,6 +45,10 @@ static lks_node *clamp_above(const operator_leaves *l) {
 static lks_node *clamp_below(const operator_leaves *l) {
     return lks_clamp(batch_tensor(l, "a", DIMS(67)), -0.3, (double)INFINITY);
 }
+static lks_node *times_a_constant(const operator_leaves *l) {
+    lks_node *constant = lks_full(l->graph, 0.75, DIMS(LKS_BATCH, 67));
+    return lks_mul(lks_add(batch_tensor(l, "a", DIMS(67)), constant), constant);
+}
 static lks_node *maximum_row(const operator_leaves *l) {
     return lks_maximum(batch_tensor(l, "a", DIMS(3, 5)), normal_parameter(l, "b", DIMS(5)));
 }
@@ -276,6 +280,7 @@ static const operator_case cases[] = {
     CASE(clamp),
     CASE(clamp_above),
     CASE(clamp_below),
+    CASE(times_a_constant),
     CASE(maximum_row),
     CASE(minimum_column),
     CASE(detached_is_constant),

@@ -21,13 +21,15 @@ static lks_node *state_input(lks_graph *g, const char *name) {
     return lks_input(g, name, LKS_F32, 2, (int64_t[]){LKS_BATCH, HIDDEN});
 }
 
-static model build(lks_device *device, double dropout) {
+static model build(lks_device *device, double dropout, bool has_states) {
     model m = {.graph = lks_graph_create(device)};
     lks_graph *g = m.graph;
     m.words = lks_input(g, "words", LKS_I32, 2, (int64_t[]){LKS_BATCH, T});
     m.labels = lks_input(g, "labels", LKS_I32, 2, (int64_t[]){LKS_BATCH, T});
-    m.h0[0] = state_input(g, "h0"), m.h0[1] = state_input(g, "h1");
-    m.c0[0] = state_input(g, "c0"), m.c0[1] = state_input(g, "c1");
+    if (has_states) {
+        m.h0[0] = state_input(g, "h0"), m.h0[1] = state_input(g, "h1");
+        m.c0[0] = state_input(g, "c0"), m.c0[1] = state_input(g, "c1");
+    }
     lks_node *x = lks_embedding(m.words, N_WORDS, K, "embedding", NULL);
     x = lks_transformer_block(
         x, "block", &(lks_transformer_options){.n_heads = 2, .feedforward = 12, .dropout = dropout, .is_causal = 1});
@@ -96,7 +98,7 @@ static void check_values(const expected_parameter *e, const float *values, int64
 
 static void names_and_initial_values_are_those_of_torch(void **state) {
     (void)state;
-    model m = build(lks_device_default(NULL), 0.1);
+    model m = build(lks_device_default(NULL), 0.1, true);
     lks_store *store;
     assert_ok(lks_store_create(&store, m.loss, &(lks_store_options){.seed = 2}));
     assert_int_equal(lks_store_n_tensors(store), N_EXPECTED);
@@ -137,7 +139,7 @@ static void set_inputs(const model *m, lks_program *program, const int32_t *word
                        const void *zeros) {
     assert_ok(lks_program_set_input(program, m->words, word));
     assert_ok(lks_program_set_input(program, m->labels, label));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && m->h0[i] != NULL; i++) {
         assert_ok(lks_program_set_input(program, m->h0[i], zeros));
         assert_ok(lks_program_set_input(program, m->c0[i], zeros));
     }
@@ -146,7 +148,7 @@ static void set_inputs(const model *m, lks_program *program, const int32_t *word
 /* The output of a transformer or an LSTM at step t does not depend on later words. */
 static void nothing_is_seen_before_its_time(void **state) {
     (void)state;
-    model m = build(lks_device_default(NULL), 0);
+    model m = build(lks_device_default(NULL), 0, true);
     lks_store *store;
     lks_program *program;
     assert_ok(lks_store_create(&store, m.loss, &(lks_store_options){.seed = 2}));
@@ -208,7 +210,7 @@ static void a_whole_model_matches_finite_differences(void **state) {
     lks_store *store;
     lks_program *program;
     assert_ok(lks_device_create(&device, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
-    model m = build(device, 0.2); /* dropout has the same draws in every run of a program */
+    model m = build(device, 0.2, true); /* dropout has the same draws in every run of a program */
     assert_ok(lks_store_create(&store, m.loss, &(lks_store_options){.seed = 2}));
     assert_ok(
         lks_program_create(&program, store, &(lks_program_options){.batch = 3, .is_training = 1, .loss = m.loss}));
@@ -223,6 +225,31 @@ static void a_whole_model_matches_finite_differences(void **state) {
     lks_device_destroy(device);
 }
 
+/* The sum over all elements of the LSTM's gradients, each with another weight, and the loss. */
+static double gradients_of(bool has_states) {
+    model m = build(lks_device_default(NULL), 0, has_states);
+    lks_store *store;
+    lks_program *program;
+    float values[4 * HIDDEN * HIDDEN];
+    assert_ok(lks_store_create(&store, m.loss, &(lks_store_options){.seed = 2}));
+    assert_ok(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 3, .is_training = 1, .loss = m.loss}));
+    set_inputs(&m, program, words, next_words, zero_state);
+    double sum = loss_of(&m, program);
+    assert_ok(lks_program_backward(program, 1));
+    assert_ok(lks_store_read_gradient(store, lks_store_find(store, "lstm.weight_hh_l0"), values));
+    for (int i = 0; i < 4 * HIDDEN * HIDDEN; i++) sum += (i + 1) * (double)values[i];
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    return sum;
+}
+
+static void a_state_that_is_not_given_is_zeros(void **state) {
+    (void)state;
+    assert_true(gradients_of(false) == gradients_of(true));
+}
+
 /* --- refusals --- */
 
 static lks_node *attention_of_odd_heads(lks_graph *g) {
@@ -234,12 +261,6 @@ static lks_node *attention_of_a_matrix(lks_graph *g) {
 static lks_node *recurrent(lks_graph *g, const lks_recurrent_options *options) {
     lks_node *x = lks_input(g, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, T, K});
     return lks_recurrent_layers(x, "rnn", options).h[3]; /* poisoned, like the other states */
-}
-static lks_node *without_state(lks_graph *g) {
-    return recurrent(g, &(lks_recurrent_options){.kind = LKS_RNN_TANH, .hidden = 4});
-}
-static lks_node *without_cells(lks_graph *g) {
-    return recurrent(g, &(lks_recurrent_options){.hidden = HIDDEN, .h0 = {state_input(g, "h0")}});
 }
 static lks_node *of_too_many_layers(lks_graph *g) {
     return recurrent(g, &(lks_recurrent_options){.hidden = 4, .n_layers = LKS_MAX_LAYERS + 1});
@@ -350,8 +371,6 @@ static void layers_that_cannot_be_meant_are_refused(void **state) {
     } cases[] = {
         {attention_of_odd_heads, "attention 'attention': K 8 is not divisible by 3 heads"},
         {attention_of_a_matrix, "attention 'attention' takes x (N,T,K), not 2 dimensions"},
-        {without_state, "'rnn': layer 0 has no initial state"},
-        {without_cells, "'rnn': layer 0 has no initial state"},
         {of_too_many_layers, "17 layers; 1 to 16 are possible"},
         {without_units, "0 hidden units"},
         {of_uncountable_units, "'rnn': 2305843009213693952 hidden units (`hidden`); 1 to 2305843009213693951 are"},
@@ -398,6 +417,7 @@ static void layers_that_cannot_be_meant_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_state_that_is_not_given_is_zeros),
         cmocka_unit_test(names_and_initial_values_are_those_of_torch),
         cmocka_unit_test(initialisers_are_those_of_he_and_glorot),
         cmocka_unit_test(nothing_is_seen_before_its_time),
