@@ -37,7 +37,7 @@ extern "C" {
 typedef struct lks_gpu_group lks_gpu_group;
 
 /* LKS_GPU_AUTO: nccl. If two ranks have the same GPU and NCCL would refuse that: host. NCCL refuses it unless every
- * rank has its own NCCL_HOSTID, or NCCL_MULTI_RANK_GPU_ENABLE is 1 (NCCL 2.30). */
+ * rank has its own NCCL_HOSTID, or NCCL_MULTI_RANK_GPU_ENABLE is 1 on all ranks (NCCL 2.30). */
 typedef enum lks_gpu_backend { LKS_GPU_AUTO, LKS_GPU_NCCL, LKS_GPU_HOST } lks_gpu_backend;
 
 typedef struct lks_gpu_group_options {
