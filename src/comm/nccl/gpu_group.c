@@ -115,13 +115,21 @@ static lks_status create_communicator(lks_gpu_group *gpus) {
     return lksi_gpu_settle(gpus);
 }
 
+static lks_status make_events(lks_gpu_group *gpus) {
+    for (int i = 0; i < 2; i++) {
+        LKSI_GPU_TRY(gpus, gpus->module->make_event(&gpus->ends[i]));
+        if (!gpus->is_nccl) LKSI_GPU_TRY(gpus, gpus->module->make_event(&gpus->events[i]));
+    }
+    return LKS_OK;
+}
+
 static lks_status form(lks_gpu_group *gpus, lks_gpu_backend wanted) {
     LKS_TRY(agree(gpus, wanted));
     LKS_TRY(lks_group_split(gpus->parent, 0, gpus->parent->rank, &gpus->group));
     lksi_group_bind(gpus->parent, gpus->group);
     gpus->group->order = LKS_ORDER_CANONICAL; /* if any order is allowed, NCCL's own reduction is used */
-    if (!gpus->is_nccl) return LKS_OK;
-    lks_status status = create_communicator(gpus);
+    lks_status status = make_events(gpus);
+    if (status == LKS_OK && gpus->is_nccl) status = create_communicator(gpus);
     return status == LKS_OK ? LKS_OK : lksi_gpu_fail(gpus, status);
 }
 
@@ -182,7 +190,10 @@ static void free_memory(lks_gpu_group *gpus) {
         gpus->module->free_host(gpus->room); /* otherwise it is leaked, because the GPU may still
                                               * use it */
     for (int i = 0; i < gpus->n_scratches; i++) gpus->module->free(gpus->scratches[i]);
-    for (int i = 0; i < 2; i++) gpus->module->free_event(gpus->events[i]);
+    for (int i = 0; i < 2; i++) {
+        gpus->module->free_event(gpus->events[i]);
+        gpus->module->free_event(gpus->ends[i]);
+    }
 }
 
 void lks_gpu_group_destroy(lks_gpu_group *gpus) {
