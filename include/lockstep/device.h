@@ -15,7 +15,8 @@ typedef struct lks_device_options {
      * loops, slow, the oracle of tests. "cuda": the GPU of this rank. "cuda:1": GPU 1. */
     const char *name;
     /* LKS_F32 (0). LKS_F64: every floating value is f64; reference device only. LKS_BF16: values, inputs and outputs
-     * are f32. Products (linear, matmul, convolution, recurrent) round their operands to bf16 and add in f32. */
+     * are f32. Products (linear, matmul, convolution, recurrent) round their operands to bf16 and add in f32. On
+     * "cuda", most convolutions also round their results to bf16, gradients of weights included. */
     lks_type precision;
     int num_threads; /* threads of one rank's kernels; 0: 1; ignored by GPUs */
     /* For "cuda": the local rank in this group selects the GPU. NULL: the launcher's environment selects it. */

@@ -15,6 +15,8 @@
  *             the GPU group is created or destroyed.
  * Graphs:     NCCL calls CUDA on its own threads, so a stream must be captured in mode thread-local or relaxed. The
  *             first operation of a kind opens connections, so a program must run a step before it captures one.
+ *             Operations of one capture wait for each other as outside. A graph, once launched, does not wait for
+ *             operations on other streams, nor they for it: the program must make its streams wait.
  * Errors:     of all operations: LKS_ERR_ARGUMENT. Nothing was done.
  * Fatal:      of all operations: LKS_ERR_SYSTEM (CUDA or NCCL, with its text), LKS_ERR_PEER, LKS_ERR_TIMEOUT, and
  *             LKS_ERR_MISMATCH (backend host only). The GPU group and the underlying group are then dead on all ranks.
@@ -37,7 +39,7 @@ extern "C" {
 typedef struct lks_gpu_group lks_gpu_group;
 
 /* LKS_GPU_AUTO: nccl. If two ranks have the same GPU and NCCL would refuse that: host. NCCL refuses it unless every
- * rank has its own NCCL_HOSTID, or NCCL_MULTI_RANK_GPU_ENABLE is 1 (NCCL 2.30). */
+ * rank has its own NCCL_HOSTID, or NCCL_MULTI_RANK_GPU_ENABLE is 1 on all ranks (NCCL 2.30). */
 typedef enum lks_gpu_backend { LKS_GPU_AUTO, LKS_GPU_NCCL, LKS_GPU_HOST } lks_gpu_backend;
 
 typedef struct lks_gpu_group_options {
@@ -125,7 +127,8 @@ LKS_API lks_status lks_gpu_recv(lks_gpu_group *gpus, void *data, size_t count, l
 /* Group sends and receives on one stream, like ncclGroupStart and ncclGroupEnd. They all start together at
  * lks_gpu_calls_end.
  *
- * Errors:     LKS_ERR_STATE: any other operation in between. Groups cannot be nested. */
+ * Errors:     LKS_ERR_STATE: any other operation in between. Groups cannot be nested.
+ *             LKS_ERR_ARGUMENT: a send or receive on another stream than the first. It is not part of the group. */
 LKS_API lks_status lks_gpu_calls_begin(lks_gpu_group *gpus);
 LKS_API lks_status lks_gpu_calls_end(lks_gpu_group *gpus);
 

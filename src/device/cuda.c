@@ -72,8 +72,8 @@ static lks_status find_index(const lksi_cuda_module *module, const lks_device_op
     int local_rank = options->group != NULL ? lks_group_local_rank(options->group) : environment.local_rank;
     if (local_rank >= n_gpus)
         return lksi_error(LKS_ERR_ARGUMENT,
-                          "local rank %d has no GPU of its own: this host has %d; start at most as many ranks, or give "
-                          "each one by --device cuda:<number>",
+                          "local rank %d has no GPU of its own: this process sees %d; start at most as many ranks, or "
+                          "give each one by --device cuda:<number>, cuda:0 if each rank sees only its own",
                           local_rank, n_gpus);
     *index = local_rank;
     return LKS_OK;

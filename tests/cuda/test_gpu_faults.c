@@ -274,6 +274,8 @@ static int share(int rank, int size, void *argument) {
     float x[2] = {(float)rank, 1};
     snprintf(own, sizeof own, "host-%d", rank);
     if (strcmp(expected, "hostid") == 0) setenv("NCCL_HOSTID", own, 1);
+    if (strcmp(expected, "told one") == 0 && rank == 1) unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (strcmp(expected, "told one") == 0) expected = "host";
     MUST_OK(rig_open(&r, LKS_GPU_AUTO, 0, 0));
     MUST(strcmp(lks_gpu_group_backend(r.gpus), strcmp(expected, "host") == 0 ? "host" : "nccl") == 0);
     void *data = to_gpu(&r, x, sizeof x);
@@ -315,6 +317,7 @@ static void a_shared_gpu_is_nccls_only_where_it_takes_that(void **state) {
     run_processes(2, share, "host"); /* this NCCL version is too old for it */
     setenv("LOCKSTEP_EMULATED_NCCL", "23000", 1);
     run_processes(2, share, "both");
+    run_processes(2, share, "told one");
     unsetenv("LOCKSTEP_EMULATED_NCCL");
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }

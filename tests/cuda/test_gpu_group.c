@@ -290,6 +290,97 @@ static void messages_go_round(void **state) {
         for (int size = 2; size <= 4; size++) run_gpu_ranks(size, circle, &backend);
 }
 
+/* --- several streams: an operation waits for the one before, whose last part may be a kernel or copy of ours --- */
+
+/* A rig with a second stream, and what the operations work on. */
+typedef struct pair {
+    rig r;
+    void *streams[2];
+    float *in, *other_in, *out, *other_out; /* on the GPU; all 1, those of other_in 100 */
+} pair;
+
+enum { N_PAIR = 1000, N_ALL = 3 * N_PAIR };
+
+static void use_stream(pair *p, int i) { p->r.stream = p->streams[i]; }
+
+static lks_status pair_open(pair *p, lks_gpu_backend backend, int rank) {
+    float ones[N_ALL], hundreds[N_ALL];
+    for (int i = 0; i < N_ALL; i++) ones[i] = 1, hundreds[i] = 100;
+    LKS_TRY(rig_open(&p->r, backend, rank, 0));
+    p->streams[0] = p->r.stream;
+    if (p->r.cuda.stream_create(&p->streams[1], 1) != 0) return LKS_ERR_SYSTEM;
+    p->in = to_gpu(&p->r, ones, sizeof ones), p->other_in = to_gpu(&p->r, hundreds, sizeof hundreds);
+    p->out = to_gpu(&p->r, ones, sizeof ones), p->other_out = to_gpu(&p->r, ones, sizeof ones);
+    return lks_gpu_wait(p->r.gpus, p->r.stream);
+}
+
+static void pair_close(pair *p) {
+    use_stream(p, 0);
+    p->r.cuda.stream_destroy(p->streams[1]);
+    rig_close(&p->r);
+}
+
+/* Waits for this stream alone. */
+static int expect(pair *p, int stream, const float *there, float value) {
+    float got[N_PAIR];
+    use_stream(p, stream);
+    MUST_OK(from_gpu(&p->r, got, there, sizeof got));
+    for (int i = 0; i < N_PAIR; i++) MUST(got[i] == value);
+    return 0;
+}
+
+static lks_status scatter_sum(pair *p, const float *in, float *out, int stream) {
+    return lks_gpu_reduce_scatter(p->r.gpus, in, out, N_PAIR, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL,
+                                  p->streams[stream]);
+}
+
+/* The second operation must not overwrite the scratch memory or room that the first still reads. */
+static int independent(int rank, int size, void *argument) {
+    pair p;
+    MUST_OK(pair_open(&p, *(lks_gpu_backend *)argument, rank));
+    MUST_OK(scatter_sum(&p, p.in, p.out, 0));
+    MUST_OK(scatter_sum(&p, p.other_in, p.other_out, 1));
+    int line = expect(&p, 1, p.other_out, 100 * (float)size);
+    if (line == 0) line = expect(&p, 0, p.out, (float)size);
+    pair_close(&p);
+    return line;
+}
+
+/* The second operation, or message, gets the result of the first. */
+static int dependent(int rank, int size, void *argument) {
+    pair p;
+    MUST_OK(pair_open(&p, *(lks_gpu_backend *)argument, rank));
+    MUST_OK(scatter_sum(&p, p.in, p.out, 0));
+    MUST_OK(lks_gpu_all_gather(p.r.gpus, p.out, p.other_out, N_PAIR, LKS_F32, p.streams[1]));
+    int line = expect(&p, 1, p.other_out, (float)size);
+    if (line != 0) return line;
+    MUST_OK(lks_gpu_reduce(p.r.gpus, p.in, rank == 0 ? p.out : NULL, 8, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 0,
+                           p.streams[0]));
+    MUST_OK(lks_gpu_broadcast(p.r.gpus, p.out, N_PAIR, LKS_F32, 0, p.streams[1]));
+    line = expect(&p, 1, p.out, (float)size);
+    if (line != 0) return line;
+    MUST_OK(scatter_sum(&p, p.other_in, p.out, 0));
+    MUST_OK(lks_gpu_calls_begin(p.r.gpus));
+    MUST_OK(lks_gpu_send(p.r.gpus, p.out, N_PAIR, LKS_F32, (rank + 1) % size, p.streams[1]));
+    MUST(lks_gpu_recv(p.r.gpus, p.other_out, N_PAIR, LKS_F32, (rank + size - 1) % size, p.streams[0]) ==
+         LKS_ERR_ARGUMENT);
+    MUST_OK(lks_gpu_recv(p.r.gpus, p.other_out, N_PAIR, LKS_F32, (rank + size - 1) % size, p.streams[1]));
+    MUST_OK(lks_gpu_calls_end(p.r.gpus));
+    MUST_OK(lks_gpu_all_gather(p.r.gpus, p.other_out, p.in, N_PAIR, LKS_F32, p.streams[0]));
+    line = expect(&p, 0, p.in, 100 * (float)size);
+    pair_close(&p);
+    return line;
+}
+
+static void an_operation_waits_for_the_one_before_on_another_stream(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        for (int size = 2; size <= 3; size++) {
+            run_gpu_ranks(size, independent, &backend);
+            run_gpu_ranks(size, dependent, &backend);
+        }
+}
+
 /* --- graphs --- */
 
 enum { THREAD_LOCAL = 1 /* cudaStreamCaptureModeThreadLocal */, N_SUMS = 5003, N_REPLAYS = 3 };
@@ -355,6 +446,53 @@ static void nccl_goes_into_graphs(void **state) {
     (void)state;
     for (int size = 1; size <= 4; size++) run_gpu_ranks(size, replay, NULL);
     run_processes(2, replay, NULL);
+}
+
+/* `to` waits for `from`, and takes part in its capture. */
+static lks_status join(const pair *p, void *event, int from, int to) {
+    LKS_TRY(lksi_gpu_check(p->r.gpus, p->r.module->mark(event, p->streams[from])));
+    return lksi_gpu_check(p->r.gpus, p->r.module->follow(event, p->streams[to]));
+}
+
+static lks_status sum_and_gather(pair *p) {
+    LKS_TRY(scatter_sum(p, p->in, p->out, 0));
+    return lks_gpu_all_gather(p->r.gpus, p->out, p->other_out, N_PAIR, LKS_F32, p->streams[1]);
+}
+
+/* Operations in a capture wait for each other, and not for those before it. Those after it do not wait for it. */
+static int replay_on_two_streams(int rank, int size, void *argument) {
+    (void)argument;
+    pair p;
+    void *event, *graph, *executable = NULL;
+    MUST_OK(pair_open(&p, LKS_GPU_NCCL, rank));
+    MUST(p.r.module->make_event(&event) == LKSI_NCCL_DONE);
+    MUST_OK(sum_and_gather(&p));
+    for (int i = 0; i < 2; i++) MUST_OK(lks_gpu_wait(p.r.gpus, p.streams[i]));
+    for (int i = 0; i < 2; i++) { /* also after the capture before */
+        if (executable != NULL) p.r.cuda.destroy_executable(executable);
+        MUST(p.r.cuda.begin_capture(p.streams[0], THREAD_LOCAL) == 0);
+        MUST_OK(join(&p, event, 0, 1));
+        MUST_OK(sum_and_gather(&p));
+        MUST_OK(sum_and_gather(&p));
+        MUST_OK(join(&p, event, 1, 0));
+        MUST(p.r.cuda.end_capture(p.streams[0], &graph) == 0);
+        MUST(p.r.cuda.instantiate(&executable, graph, 0) == 0);
+        p.r.cuda.destroy_graph(graph);
+    }
+    MUST_OK(scatter_sum(&p, p.other_in, p.in, 1));
+    int line = expect(&p, 1, p.in, 100 * (float)size);
+    if (line != 0) return line;
+    MUST(p.r.cuda.launch(executable, p.streams[0]) == 0);
+    line = expect(&p, 0, p.other_out, 100 * (float)(size * size));
+    p.r.cuda.destroy_executable(executable);
+    p.r.module->free_event(event);
+    pair_close(&p);
+    return line;
+}
+
+static void a_capture_may_have_several_streams(void **state) {
+    (void)state;
+    for (int size = 1; size <= 3; size++) run_gpu_ranks(size, replay_on_two_streams, NULL);
 }
 
 /* Growing to twice the size would exceed the memory of the GPU. */
@@ -475,6 +613,8 @@ int main(void) {
         cmocka_unit_test(operators_do_as_the_hosts_do),
         cmocka_unit_test(min_keeps_nan_and_the_sign_of_zero),
         cmocka_unit_test(messages_go_round),
+        cmocka_unit_test(an_operation_waits_for_the_one_before_on_another_stream),
+        cmocka_unit_test(a_capture_may_have_several_streams),
         cmocka_unit_test(groups_are_made_after_calls_that_were_never_ended),
         cmocka_unit_test(room_is_made_where_there_is_just_enough),
         cmocka_unit_test(hosts_do_not),

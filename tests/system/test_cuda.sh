@@ -50,7 +50,7 @@ rm "$work/libcudnn_absent.so"
 run with LOCKSTEP_CUDA_MODULE="$work/module.so" cuda
 check "a library that is missing, by its name" refused 2 'cannot be loaded: libcudnn_absent.so'
 LOCKSTEP_EMULATED_GPU=gpus=1 train 2 --device cuda
-check "more ranks than GPUs" err_has 'local rank 1 has no GPU of its own: this host has 1'
+check "more ranks than GPUs" err_has 'local rank 1 has no GPU of its own: this process sees 1; .* cuda:0 if each rank sees only its own'
 LOCKSTEP_NCCL_MODULE=/nowhere/nccl.so train 2 --device cuda
 check "no NCCL module" err_has 'lockstep-nccl.so was not found'
 run "$lockstep" info

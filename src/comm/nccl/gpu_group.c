@@ -7,7 +7,6 @@
 #include "comm/bootstrap/host.h"
 #include "comm/nccl/gpu_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* --- choice of the backend --- */
@@ -15,7 +14,7 @@
 /* What a rank tells the others. NCCL also identifies hosts by a hash, which NCCL_HOSTID replaces. */
 typedef struct facts {
     int32_t status;
-    int32_t nccl_version;
+    int32_t is_sharing; /* NCCL lets ranks share a GPU: 2.30 if told so */
     uint64_t host;
     char bus_id[LKSI_NCCL_BUS_ID_NBYTES];
 } facts;
@@ -28,6 +27,11 @@ static uint64_t host_for_nccl(void) {
     return given != NULL ? lksi_hash64(LKSI_HASH_START, given, strlen(given)) : lksi_network_id();
 }
 
+static bool is_sharing(const lksi_nccl_module *module) {
+    const char *wanted = lksi_variable("NCCL_MULTI_RANK_GPU_ENABLE");
+    return wanted != NULL && strcmp(wanted, "1") == 0 && module->nccl_version() >= SHARING_VERSION;
+}
+
 static lks_status find_facts(lks_gpu_group *gpus, facts *mine) {
     LKS_TRY(lksi_nccl_load(&gpus->module));
     lksi_nccl_state state = gpus->module->select(gpus->gpu_index);
@@ -35,14 +39,15 @@ static lks_status find_facts(lks_gpu_group *gpus, facts *mine) {
     if (state == LKSI_NCCL_FAILED)
         return lksi_error(LKS_ERR_UNSUPPORTED, "rank %d cannot use GPU %d: %s",
                           lksi_world_rank(gpus->parent, gpus->parent->rank), gpus->gpu_index, gpus->module->error());
-    mine->nccl_version = gpus->module->nccl_version();
+    mine->is_sharing = is_sharing(gpus->module);
     mine->host = host_for_nccl();
     return LKS_OK;
 }
 
-static bool may_share(const facts *all) {
-    const char *wanted = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    return wanted != NULL && strcmp(wanted, "1") == 0 && all[0].nccl_version >= SHARING_VERSION;
+static bool may_share(const facts *all, int n) {
+    int n_sharing = 0;
+    for (int rank = 0; rank < n; rank++) n_sharing += all[rank].is_sharing;
+    return n_sharing == n;
 }
 
 static bool find_shared(const facts *all, int n, int *first, int *second) {
@@ -64,7 +69,7 @@ static lks_status check_facts(const lks_group *group, const facts *all) {
 
 static lks_status choose(lks_gpu_group *gpus, lks_gpu_backend wanted, const facts *all) {
     int first = 0, second = 0, n = gpus->parent->size;
-    bool is_refused = find_shared(all, n, &first, &second) && !may_share(all);
+    bool is_refused = find_shared(all, n, &first, &second) && !may_share(all, n);
     gpus->is_nccl = wanted == LKS_GPU_NCCL || (wanted == LKS_GPU_AUTO && !is_refused);
     if (gpus->is_nccl && is_refused)
         return lksi_error(LKS_ERR_UNSUPPORTED,
@@ -110,13 +115,21 @@ static lks_status create_communicator(lks_gpu_group *gpus) {
     return lksi_gpu_settle(gpus);
 }
 
+static lks_status make_events(lks_gpu_group *gpus) {
+    for (int i = 0; i < 2; i++) {
+        LKSI_GPU_TRY(gpus, gpus->module->make_event(&gpus->ends[i]));
+        if (!gpus->is_nccl) LKSI_GPU_TRY(gpus, gpus->module->make_event(&gpus->events[i]));
+    }
+    return LKS_OK;
+}
+
 static lks_status form(lks_gpu_group *gpus, lks_gpu_backend wanted) {
     LKS_TRY(agree(gpus, wanted));
     LKS_TRY(lks_group_split(gpus->parent, 0, gpus->parent->rank, &gpus->group));
     lksi_group_bind(gpus->parent, gpus->group);
     gpus->group->order = LKS_ORDER_CANONICAL; /* if any order is allowed, NCCL's own reduction is used */
-    if (!gpus->is_nccl) return LKS_OK;
-    lks_status status = create_communicator(gpus);
+    lks_status status = make_events(gpus);
+    if (status == LKS_OK && gpus->is_nccl) status = create_communicator(gpus);
     return status == LKS_OK ? LKS_OK : lksi_gpu_fail(gpus, status);
 }
 
@@ -177,7 +190,10 @@ static void free_memory(lks_gpu_group *gpus) {
         gpus->module->free_host(gpus->room); /* otherwise it is leaked, because the GPU may still
                                               * use it */
     for (int i = 0; i < gpus->n_scratches; i++) gpus->module->free(gpus->scratches[i]);
-    for (int i = 0; i < 2; i++) gpus->module->free_event(gpus->events[i]);
+    for (int i = 0; i < 2; i++) {
+        gpus->module->free_event(gpus->events[i]);
+        gpus->module->free_event(gpus->ends[i]);
+    }
 }
 
 void lks_gpu_group_destroy(lks_gpu_group *gpus) {

@@ -33,8 +33,13 @@ struct lks_gpu_group {
     int gpu_index;
     bool is_nccl;
     uint64_t fingerprint;
-    bool is_grouped;  /* between calls_begin and calls_end */
-    const char *name; /* of the last operation, for which a wait waits */
+    bool is_grouped;      /* between calls_begin and calls_end */
+    void *grouped_stream; /* of the calls in between; NULL: none yet */
+    const char *name;     /* of the last operation, for which a wait waits */
+
+    /* Recorded after the last operation: [0] outside of captures, [1] in the capture `captured_in`. */
+    void *ends[2];
+    uint64_t captured_in;
 
     lksi_nccl_communicator *communicator; /* nccl; NULL after it was aborted */
     lksi_gpu_abort *abort;                /* in progress or done; NULL: none */

@@ -58,11 +58,17 @@ static lksi_nccl_state copy(void *to, const void *from, size_t nbytes, lksi_nccl
     return cuda_state(cudaMemcpyAsync(to, from, nbytes, kinds[way], stream), "cudaMemcpyAsync");
 }
 
-static lksi_nccl_state is_capturing(void *stream, bool *is_so) {
+/* CUDA 13 gave the function another argument. CUDA does not say whether its numbers begin at 0. */
+static lksi_nccl_state capture_of(void *stream, uint64_t *capture) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    lksi_nccl_state state = cuda_state(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-    *is_so = status != cudaStreamCaptureStatusNone;
-    return state;
+    unsigned long long number = 0;
+#if CUDART_VERSION >= 13000
+    cudaError_t result = cudaStreamGetCaptureInfo(stream, &status, &number, NULL, NULL, NULL, NULL);
+#else
+    cudaError_t result = cudaStreamGetCaptureInfo_v2(stream, &status, &number, NULL, NULL, NULL);
+#endif
+    *capture = status != cudaStreamCaptureStatusNone ? number + 1 : 0;
+    return cuda_state(result, "cudaStreamGetCaptureInfo");
 }
 
 static lksi_nccl_state stream_state(void *stream) { return cuda_state(cudaStreamQuery(stream), "on the stream"); }
@@ -78,6 +84,9 @@ static void free_event(void *event) {
 }
 static lksi_nccl_state mark(void *event, void *stream) {
     return cuda_state(cudaEventRecord(event, stream), "cudaEventRecord");
+}
+static lksi_nccl_state follow(void *event, void *stream) {
+    return cuda_state(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
 }
 static lksi_nccl_state event_state(void *event) { return cuda_state(cudaEventQuery(event), "on the stream"); }
 
@@ -191,11 +200,12 @@ const lksi_nccl_module lksi_nccl_module_functions = {
     .alloc_host = alloc_host,
     .free_host = free_host,
     .copy = copy,
-    .is_capturing = is_capturing,
+    .capture_of = capture_of,
     .stream_state = stream_state,
     .make_event = make_event,
     .free_event = free_event,
     .mark = mark,
+    .follow = follow,
     .event_state = event_state,
     .reduce = reduce,
     .make_id = make_id,

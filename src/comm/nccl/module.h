@@ -19,7 +19,7 @@
 #define LKSI_NCCL_MODULE_VARIABLE "LOCKSTEP_NCCL_MODULE"
 /* The symbol that a module exports: an lksi_nccl_module. */
 #define LKSI_NCCL_MODULE_SYMBOL "lksi_nccl_module_functions"
-enum { LKSI_NCCL_MODULE_VERSION = 1, LKSI_NCCL_ID_NBYTES = 128, LKSI_NCCL_BUS_ID_NBYTES = 16 };
+enum { LKSI_NCCL_MODULE_VERSION = 2, LKSI_NCCL_ID_NBYTES = 128, LKSI_NCCL_BUS_ID_NBYTES = 16 };
 
 typedef enum lksi_nccl_state { LKSI_NCCL_DONE, LKSI_NCCL_PENDING, LKSI_NCCL_FAILED } lksi_nccl_state;
 
@@ -69,12 +69,15 @@ typedef struct lksi_nccl_module {
     lksi_nccl_state (*alloc_host)(size_t nbytes, void **memory);
     void (*free_host)(void *memory);
     lksi_nccl_state (*copy)(void *to, const void *from, size_t nbytes, lksi_nccl_way way, void *stream);
-    lksi_nccl_state (*is_capturing)(void *stream, bool *is_so);
+    /* *capture = which capture the stream takes part in; 0: none. No two captures of a process have the same number. */
+    lksi_nccl_state (*capture_of)(void *stream, uint64_t *capture);
     lksi_nccl_state (*stream_state)(void *stream);
     /* An event that `mark` records on a stream. Its state is DONE when all earlier work of the stream is done. */
     lksi_nccl_state (*make_event)(void **event);
     void (*free_event)(void *event); /* accepts NULL */
     lksi_nccl_state (*mark)(void *event, void *stream);
+    /* The stream's later work waits for what `mark` has seen last, if anything. */
+    lksi_nccl_state (*follow)(void *event, void *stream);
     lksi_nccl_state (*event_state)(void *event);
     lksi_nccl_state (*reduce)(const lksi_nccl_reduction *reduction, void *stream);
 

@@ -29,10 +29,31 @@ static void take_back(lks_gpu_group *gpus, uint64_t fingerprint) {
     if (gpus->is_nccl) lksi_uncount_call(gpus->group);
 }
 
-/* LKS_ERR_STATE is not fatal: a call that cannot be captured has put nothing on the stream. */
+/* LKS_ERR_STATE is not fatal: a call that cannot be captured has put at most a wait on the stream. */
 static lks_status finish(lks_gpu_group *gpus, lks_status status) {
     return status == LKS_OK || status == LKS_ERR_STATE ? status : lksi_gpu_fail(gpus, status);
 }
+
+/* --- the order of operations on several streams ---
+ *
+ * An operation first waits for the one before: NCCL orders its own operations, but not our kernels and copies, and all
+ * use the same scratch memory or room. A wait in a capture must be for work of the same capture. */
+
+static lks_status follow_last(lks_gpu_group *gpus, void *stream) {
+    uint64_t capture;
+    LKSI_GPU_TRY(gpus, gpus->module->capture_of(stream, &capture));
+    if (capture != 0 && capture != gpus->captured_in) return LKS_OK;
+    return lksi_gpu_check(gpus, gpus->module->follow(gpus->ends[capture != 0], stream));
+}
+
+static lks_status mark_last(lks_gpu_group *gpus, void *stream) {
+    uint64_t capture;
+    LKSI_GPU_TRY(gpus, gpus->module->capture_of(stream, &capture));
+    if (capture != 0) gpus->captured_in = capture;
+    return lksi_gpu_check(gpus, gpus->module->mark(gpus->ends[capture != 0], stream));
+}
+
+/* --- collectives --- */
 
 static lks_status run(lks_gpu_group *gpus, lksi_gpu_call *call) {
     LKS_TRY(check_group(gpus, call->name, call->stream));
@@ -49,7 +70,9 @@ static lks_status run(lks_gpu_group *gpus, lksi_gpu_call *call) {
     uint64_t fingerprint = gpus->fingerprint;
     count_call(gpus, call);
     LKS_TRY(lksi_gpu_begin(gpus, call->name));
-    lks_status status = gpus->is_nccl ? lksi_gpu_run_nccl(gpus, call) : lksi_gpu_run_host(gpus, call);
+    lks_status status = follow_last(gpus, call->stream);
+    if (status == LKS_OK) status = gpus->is_nccl ? lksi_gpu_run_nccl(gpus, call) : lksi_gpu_run_host(gpus, call);
+    if (status == LKS_OK) status = mark_last(gpus, call->stream);
     if (status == LKS_ERR_STATE) take_back(gpus, fingerprint);
     return finish(gpus, status);
 }
@@ -134,13 +157,19 @@ static lks_status check_message(const lks_gpu_group *gpus, const char *name, con
     if (message->peer < 0 || message->peer >= gpus->group->size || message->peer == gpus->group->rank)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is not another rank in 0..%d", name, message->peer,
                           gpus->group->size - 1);
+    if (gpus->is_grouped && gpus->grouped_stream != NULL && gpus->grouped_stream != message->stream)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: `stream` is not that of the calls since lks_gpu_calls_begin", name);
     return LKS_OK;
 }
 
 static lks_status run_message(lks_gpu_group *gpus, const char *name, const lksi_gpu_message *message) {
     LKS_TRY(check_message(gpus, name, message));
     LKS_TRY(lksi_gpu_begin(gpus, name));
-    lks_status status = gpus->is_nccl ? lksi_gpu_message_nccl(gpus, message) : lksi_gpu_message_host(gpus, message);
+    lks_status status = follow_last(gpus, message->stream);
+    if (status == LKS_OK)
+        status = gpus->is_nccl ? lksi_gpu_message_nccl(gpus, message) : lksi_gpu_message_host(gpus, message);
+    if (status == LKS_OK && !gpus->is_grouped) status = mark_last(gpus, message->stream);
+    gpus->grouped_stream = message->stream;
     return finish(gpus, status);
 }
 
@@ -165,6 +194,7 @@ lks_status lks_gpu_calls_begin(lks_gpu_group *gpus) {
     LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
     lks_status status = gpus->is_nccl ? lksi_gpu_begin_nccl(gpus) : LKS_OK;
     gpus->is_grouped = status == LKS_OK;
+    gpus->grouped_stream = NULL;
     return finish(gpus, status);
 }
 
@@ -174,5 +204,6 @@ lks_status lks_gpu_calls_end(lks_gpu_group *gpus) {
     LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
     gpus->is_grouped = false;
     lks_status status = gpus->is_nccl ? lksi_gpu_end_nccl(gpus) : lksi_gpu_end_host(gpus);
+    if (status == LKS_OK && gpus->grouped_stream != NULL) status = mark_last(gpus, gpus->grouped_stream);
     return finish(gpus, status);
 }

@@ -22,11 +22,10 @@ static lks_status mark(lks_gpu_group *gpus, int i, void *stream) {
     return lksi_gpu_check(gpus, gpus->module->mark(gpus->events[i], stream));
 }
 
-/* Allocates the room. It first waits for the stream, because earlier copies may still use the old room. */
+/* Allocates the room. It first waits for the stream, because earlier copies may still use the old room. The stream has
+ * waited for those on other streams. */
 static lks_status make_room(lks_gpu_group *gpus, size_t nbytes, void *stream) {
     void *made;
-    for (int i = 0; i < 2; i++)
-        if (gpus->events[i] == NULL) LKSI_GPU_TRY(gpus, gpus->module->make_event(&gpus->events[i]));
     if (nbytes <= gpus->room_nbytes) return LKS_OK;
     LKS_TRY(mark(gpus, 0, stream));
     LKS_TRY(await_mark(gpus, 0));
@@ -99,11 +98,11 @@ static lks_status run_piece(lks_gpu_group *gpus, const lksi_gpu_call *c, const p
 }
 
 static lks_status refuse_capture(lks_gpu_group *gpus, const char *name, void *stream) {
-    bool is_capturing;
-    LKSI_GPU_TRY(gpus, gpus->module->is_capturing(stream, &is_capturing));
-    return !is_capturing ? LKS_OK
-                         : lksi_error(LKS_ERR_STATE,
-                                      "%s cannot be captured into a graph: this GPU group uses the backend host", name);
+    uint64_t capture;
+    LKSI_GPU_TRY(gpus, gpus->module->capture_of(stream, &capture));
+    return capture == 0 ? LKS_OK
+                        : lksi_error(LKS_ERR_STATE,
+                                     "%s cannot be captured into a graph: this GPU group uses the backend host", name);
 }
 
 /* A call with no elements still runs, so that the ranks compare it. */

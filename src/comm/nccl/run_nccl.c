@@ -115,9 +115,9 @@ size_t lksi_gpu_scratch_nbytes(const lks_gpu_group *gpus, size_t nbytes) {
 }
 
 static lks_status find_scratch(lks_gpu_group *gpus, const lksi_gpu_call *c, size_t nbytes, unsigned char **scratch) {
-    bool is_capturing = false;
-    if (nbytes > gpus->scratch_nbytes) LKSI_GPU_TRY(gpus, gpus->module->is_capturing(c->stream, &is_capturing));
-    if (is_capturing)
+    uint64_t capture = 0;
+    if (nbytes > gpus->scratch_nbytes) LKSI_GPU_TRY(gpus, gpus->module->capture_of(c->stream, &capture));
+    if (capture != 0)
         return lksi_error(LKS_ERR_STATE, "%s of %zu bytes cannot be captured into a graph: call lks_gpu_reserve first",
                           c->name, c->call.nbytes);
     LKS_TRY(lksi_gpu_make_scratch(gpus, nbytes));

@@ -270,6 +270,7 @@ struct recording {
     std::vector<work> steps;
     objects retained;
     std::vector<CUstream_st *> forks; // streams that take part, except the origin
+    unsigned long long id = 0;
     bool is_ended = false, is_spoiled = false;
     bool is_global = false; // captured in global mode: no thread may wait or allocate meanwhile, not only this one
 };
@@ -282,10 +283,14 @@ cudaError_t check_recording() {
     return tell(cudaErrorStreamCaptureUnsupported);
 }
 
+// One record of an event. The work that waits for it may outlive the event, and the event's next record.
+struct event_record {
+    CUstream_st *stream;
+    bool is_done = false;
+};
+
 struct event_state {
-    std::recursive_mutex mutex;
-    CUstream_st *stream = nullptr; // the stream of the last record
-    uint64_t n_recorded = 0, n_done = 0;
+    std::shared_ptr<event_record> last = std::make_shared<event_record>(event_record{nullptr, true});
     std::shared_ptr<recording> captured_by;
     CUstream_st *captured_on = nullptr;
     size_t n_captured = 0; // number of recorded steps of that stream
@@ -600,33 +605,32 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         return cudaSuccess;
     }
     event->captured_by = nullptr;
-    event->stream = s;
-    uint64_t number = ++event->n_recorded;
-    emulation::enqueue(stream, [=] {
-        if (event->n_done < number) event->n_done = number;
-    });
+    auto record = event->last = std::make_shared<event_record>(event_record{s});
+    emulation::enqueue(stream, [=] { record->is_done = true; });
     return cudaSuccess;
 }
 
-static bool try_event(cudaEvent_t event, uint64_t number) {
-    if (event->n_done < number) drain_some(event->stream, [=] { return event->n_done >= number; });
-    return event->n_done >= number;
+static bool try_record(event_record *r) {
+    if (!r->is_done) drain_some(r->stream, [=] { return r->is_done; });
+    return r->is_done;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
-    while (!try_event(event, event->n_recorded)) sched_yield();
+    while (!try_record(event->last.get())) sched_yield();
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
-    if (event->n_done < event->n_recorded) do_some(event->stream);
-    return event->n_done >= event->n_recorded ? cudaSuccess : tell(cudaErrorNotReady);
+    if (!event->last->is_done) do_some(event->last->stream);
+    return event->last->is_done ? cudaSuccess : tell(cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     CUstream_st *s = stream_of(stream);
-    if (event->captured_by != nullptr && !event->captured_by->is_ended) { // the stream joins the recording
+    if (s->captured_by() != nullptr && s->capture != event->captured_by) return tell(cudaErrorStreamCaptureIsolation);
+    if (event->captured_by != nullptr && event->captured_by->is_ended) return tell(cudaErrorCapturedEvent);
+    if (event->captured_by != nullptr) { // the stream joins the recording
         CUstream_st *other = event->captured_on;
         if (s->is_origin && other->n_captured == event->n_captured) other->is_joined = true;
         if (s->captured_by() != nullptr) return cudaSuccess;
@@ -636,25 +640,39 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         s->is_joined = false;
         return cudaSuccess;
     }
-    if (s->captured_by() != nullptr) return tell(cudaErrorStreamCaptureIsolation);
-    uint64_t number = event->n_recorded;
-    emulation::enqueue_attempt(stream, [=] { return try_event(event, number); });
+    auto record = event->last;
+    emulation::enqueue_attempt(stream, [=] { return try_record(record.get()); });
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+    static std::atomic<unsigned long long> n_begun;
     CUstream_st *s = stream_of(stream);
     if (s->captured_by() != nullptr || recorded_here != nullptr) return tell(cudaErrorIllegalState);
     recorded_here = s->capture = std::make_shared<recording>();
+    s->capture->id = n_begun++;
     s->capture->is_global = mode == cudaStreamCaptureModeGlobal;
     s->is_origin = true;
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status) {
-    *status = emulation::is_capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+static cudaError_t tell_capture(cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *id) {
+    const recording *capture = stream_of(stream)->captured_by();
+    *status = capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    if (capture != nullptr) *id = capture->id;
     return cudaSuccess;
 }
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *, const cudaGraphNode_t **, const cudaGraphEdgeData **, size_t *) {
+    return tell_capture(stream, status, id);
+}
+#else
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *id,
+                                        cudaGraph_t *, const cudaGraphNode_t **, size_t *) {
+    return tell_capture(stream, status, id);
+}
+#endif
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     CUstream_st *s = stream_of(stream);
