@@ -1,6 +1,7 @@
 /* Building a graph: nodes, their shapes, and the poison node that carries the first error. */
 #include "graph/graph_internal.h"
 
+#include <lockstep/operators.h>
 #include <math.h>
 #include <string.h>
 
