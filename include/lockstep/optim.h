@@ -54,9 +54,9 @@ LKS_API double lks_schedule_factor(const lks_schedule *schedule, int64_t step);
 
 /* --- optimizers: values without state that describe an update rule ---
  *
- * In f32 on a CPU an update with state treats numbers below the smallest normal float (1e-38) as 0, in its input and its
- * output. Otherwise moments of a gradient that has become 0 would remain subnormal and slow down every later step. Adam
- * does not change a parameter whose second moment is 0, which gradients below 3e-18 can cause. */
+ * In f32 on a CPU an update with state treats numbers below the smallest normal float (1e-38) as 0, in its input and
+ * its output. Otherwise moments of a gradient that has become 0 would remain subnormal and slow down every later step.
+ * Adam does not change a parameter whose second moment is 0, which gradients below 3e-18 can cause. */
 
 typedef enum lks_optimizer_kind { LKS_OPTIMIZER_SGD, LKS_OPTIMIZER_ADAM, LKS_OPTIMIZER_ADAMW } lks_optimizer_kind;
 
