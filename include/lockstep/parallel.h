@@ -197,7 +197,8 @@ typedef struct lks_step_sums {
  * n_correct are any two values of this rank. stop requests an end.
  * Collective: all ranks call it, in the same order.
  * Data:       In an optimizer's first step the ranks compare the batches that lks_program_set_batch was given. Batches
- *             made by hand are not compared.
+ *             made by hand are not compared. If the store was made by lks_store_create, they also compare parameters and
+ *             buffers.
  * Gradients:  On entry the store's gradients hold the SUM over this rank's samples. lks_program_backward(program,
  *             n_samples) turns the mean loss into that sum. A rank without samples passes n_samples 0 and buffer_weight
  *             0, and its gradients are not read. After the step the store's gradients are undefined, also if the step
@@ -205,8 +206,8 @@ typedef struct lks_step_sums {
  * Numerics:   Gradients are added in canonical order over the ranks. All strategies give the same bits.
  * Errors:     On all ranks. Nothing was updated.
  *             LKS_ERR_ARGUMENT: no rank has a sample.
- *             LKS_ERR_MISMATCH: the first step found that two ranks train on the same samples, or that their loaders
- *             differ in data, order of samples or options. The text shows a table.
+ *             LKS_ERR_MISMATCH: the first step found that two ranks train on the same samples, that their loaders
+ *             differ in data, order of samples or options (the text shows a table), or that their parameters differ.
  *             LKS_ERR_NUMERIC: the rule clips and the gradient norm is not finite. On GPUs also: `loss` is not finite,
  *             whether the rule clips or not.
  * Fatal:      The other ranks get LKS_ERR_PEER, which names the rank.

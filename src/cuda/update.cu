@@ -192,7 +192,7 @@ static __device__ void adam(const lksi_update *update, float scale, size_t count
         m[i] = first;
         v[i] = second;
         float d = sqrtf(second) / root_correction2 + epsilon;
-        p[i] = shrink * p[i] - step_size * (second == 0 ? 0 : first / d);
+        p[i] = shrink * p[i] - step_size * (d == 0 ? 0 : first / d);
     }
 }
 

@@ -1,6 +1,6 @@
-/* Checks that the ranks of a custom training loop train on different parts of the same data. An optimizer's first step
- * compares the notes of lks_program_set_batch. A rank without a batch, or with a batch made by hand, is not compared.
- */
+/* Checks that the ranks of a custom training loop train on different parts of the same data, and begin with the same
+ * parameters. An optimizer's first step compares the notes of lks_program_set_batch. A rank without a batch, or with a
+ * batch made by hand, is not compared. */
 #include "parallel/parallel_internal.h"
 
 static const char call[] = "distributed_optimizer_step, the first";
@@ -38,6 +38,14 @@ static lks_status compare(lks_group *group, const lksi_batch_note *notes) {
     return LKS_OK;
 }
 
+/* A store that was not made for a group begins with the values of its own rank. */
+static lks_status compare_values(lks_group *group, const lks_store *store) {
+    if (lksi_store_group(store) != NULL) return LKS_OK;
+    lks_status status = lks_check_replicas(group, store);
+    if (status != LKS_ERR_MISMATCH) return status;
+    return lksi_error(status, "%s; lks_broadcast_parameters makes them equal before the first step", lks_error_text());
+}
+
 lks_status lksi_batches_compare(lks_distributed_optimizer *optimizer) {
     lks_group *group = optimizer->figures != NULL ? optimizer->figures : optimizer->group;
     size_t size = (size_t)lks_group_size(group);
@@ -47,6 +55,7 @@ lks_status lksi_batches_compare(lks_distributed_optimizer *optimizer) {
     if (notes == NULL) return lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);
     lks_status status = lksi_exchange(group, call, 0, &mine, sizeof mine, notes);
     if (status == LKS_OK) status = compare(group, notes);
+    if (status == LKS_OK) status = compare_values(group, optimizer->store);
     lksi_free(notes);
     optimizer->has_compared_batches = status == LKS_OK;
     return status;

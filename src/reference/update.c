@@ -12,9 +12,8 @@ enum { LINE = 64 / sizeof(float), BLOCK = 512 }; /* elements; a block of all arr
 /* A moment whose gradient has become 0 shrinks by a factor in each step. It ends as a few units of the smallest
  * subnormal, which round to themselves forever. On Intel cores a product with a subnormal takes about 150 cycles: the
  * step of ResNet9 took 4.4 ms in its first epoch and 10.8 ms in its ninth. Therefore updates treat subnormals as zeros,
- * as operands and as results. Next to epsilon or to a parameter such numbers are negligible anyway, and
- * Adam takes no step where v is 0. The thread's
- * floating-point mode is restored afterwards. */
+ * as operands and as results. Next to epsilon or to a parameter such numbers are negligible anyway, and without an
+ * epsilon Adam takes no step where v is 0. The thread's floating-point mode is restored afterwards. */
 #if defined(__SSE2__)
 enum { SUBNORMALS_ARE_ZEROS = 0x8040 };
 typedef unsigned float_mode;
@@ -99,7 +98,7 @@ static double adam_f64(const lksi_update *update, double gradient, double p, dou
     *m = update->beta1 * *m + (1 - update->beta1) * g;
     *v = update->beta2 * *v + (1 - update->beta2) * g * g;
     double d = sqrt(*v) / sqrt(update->correction2) + update->epsilon;
-    return p - update->lr / update->correction1 * (*v == 0 ? 0 : *m / d); /* as in update_isa.c */
+    return p - update->lr / update->correction1 * (d == 0 ? 0 : *m / d); /* as in update_isa.c */
 }
 
 /* m NULL: without momentum. */

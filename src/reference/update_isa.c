@@ -69,9 +69,9 @@ static inline float nesterov_of(factors f, float p, float g, float *m, float *v)
     return p - f.lr * (gradient + f.ahead * *m);
 }
 
-/* m / d, but 0 if v is 0. With an epsilon of 0, the padding between parameters would otherwise become NaN, because its
- * gradient is 0, and a parameter infinite if v was flushed to 0 and m was not. */
-static inline float quotient(float m, float v, float d) { return v == 0 ? 0 : m / d; }
+/* m / d, but 0 if d is 0, as it may be without an epsilon: in the padding between parameters, whose gradient is 0, and
+ * where v was flushed to 0 and m was not. */
+static inline float quotient(float m, float d) { return d == 0 ? 0 : m / d; }
 
 /* Divides like PyTorch. Multiplying sqrt(v) by 1 / root_correction2 would be faster, but it rounds differently, Adam
  * magnifies the difference, and the losses of ResNet9 deviate from PyTorch's after 10 steps. */
@@ -79,7 +79,7 @@ static inline float adam_of(factors f, float p, float g, float *m, float *v) {
     float gradient = f.scale * g + f.decay * p;
     *m = f.beta1 * *m + f.rest1 * gradient;
     *v = f.beta2 * *v + f.rest2 * gradient * gradient;
-    return f.shrink * p - f.lr * quotient(*m, *v, divide(sqrtf(*v), f.root_correction2, f.inverse) + f.epsilon);
+    return f.shrink * p - f.lr * quotient(*m, divide(sqrtf(*v), f.root_correction2, f.inverse) + f.epsilon);
 }
 
 /* Arrays may be identical: element i is read before it is written, and no other element depends on it, so vectors may

@@ -222,6 +222,39 @@ static void a_replica_that_differs_is_named_with_its_parameter(void **state) {
     }
 }
 
+/* Two seeds, a step, lks_broadcast_parameters, a step. */
+static int begin_with_own_values(void *argument) {
+    (void)argument;
+    const lks_step_sums mine = {.n_samples = 1};
+    const lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_distributed_optimizer *optimizer;
+    lks_group *group;
+    lks_store *store;
+    size_t count;
+    RANK_OK(lks_init(&group, NULL));
+    model m = build(8);
+    RANK_OK(lks_store_create(&store, m.loss, &(lks_store_options){.seed = (uint64_t)lks_group_rank(group) + 1}));
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &rule));
+    RANK_CHECK(lks_store_gradient(store, 0, &count) != NULL); /* gradients written by hand: zeros */
+    RANK_CHECK(lks_distributed_optimizer_step(optimizer, &mine, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "weight' of rank 1 ") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "lks_broadcast_parameters makes them equal") != NULL);
+    RANK_OK(lks_broadcast_parameters(group, store));
+    RANK_CHECK(lks_store_gradient(store, 0, &count) != NULL);
+    RANK_OK(lks_distributed_optimizer_step(optimizer, &mine, NULL));
+    RANK_OK(lks_check_replicas(group, store));
+    lks_distributed_optimizer_destroy(optimizer);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void replicas_that_begin_with_other_values_are_told_so(void **state) {
+    (void)state;
+    run_ranks(2, begin_with_own_values, NULL);
+}
+
 /* If a rank dies between the barriers, its update count is odd or behind the others'. The test sets such counts. */
 static int die_in_an_update(void *argument) {
     const uint64_t *counts = argument;
@@ -392,6 +425,7 @@ int main(void) {
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(ranks_with_different_models_are_told_so_before_training),
         cmocka_unit_test(a_replica_that_differs_is_named_with_its_parameter),
+        cmocka_unit_test(replicas_that_begin_with_other_values_are_told_so),
         cmocka_unit_test(torn_parameters_cannot_be_read),
         cmocka_unit_test(rules_are_compared_by_their_fields),
         cmocka_unit_test(senseless_steps_and_rules_are_refused),
