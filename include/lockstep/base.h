@@ -44,7 +44,14 @@ extern "C" {
     X(LKS_ERR_TORN, "parameters are half updated")                                                                     \
     X(LKS_ERR_NUMERIC, "not a finite number")
 
-typedef enum lks_status {
+/* From C23 and C++17 on, compilers warn of a call whose status is ignored. */
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define LKS_NODISCARD [[nodiscard]]
+#else
+#define LKS_NODISCARD
+#endif
+
+typedef enum LKS_NODISCARD lks_status {
 #define LKS_STATUS_ENUM(name, text) name,
     LKS_STATUS_TABLE(LKS_STATUS_ENUM)
 #undef LKS_STATUS_ENUM

@@ -23,6 +23,10 @@ lks_status lksi_error_file(const char *path);
 /* A thread-safe strerror. For too many open files the text includes the limit and how to raise it. */
 enum { LKSI_ERRNO_TEXT_NBYTES = 128 };
 void lksi_errno_describe(int error, char text[LKSI_ERRNO_TEXT_NBYTES]);
+/* lks_error_text for the library itself: it does not count as a look of the program at the text. */
+const char *lksi_error_text(void);
+/* How often the program has looked at this thread's error text (lks_error_text, lks_report). */
+uint64_t lksi_error_n_reads(void);
 /* Used around clean-up that may cause further errors: the message remains that of the returned status. */
 enum { LKSI_ERROR_TEXT_NBYTES = 1024 };
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]);

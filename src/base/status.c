@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 
 static _Thread_local char error_text[LKSI_ERROR_TEXT_NBYTES];
-static _Thread_local uint64_t n_errors;
+static _Thread_local uint64_t n_errors, n_reads;
 
 const char *lks_status_text(lks_status status) {
     switch (status) {
@@ -21,7 +21,13 @@ const char *lks_status_text(lks_status status) {
     return "unknown status";
 }
 
-const char *lks_error_text(void) { return error_text; }
+const char *lks_error_text(void) {
+    n_reads++;
+    return error_text;
+}
+
+const char *lksi_error_text(void) { return error_text; }
+uint64_t lksi_error_n_reads(void) { return n_reads; }
 
 /* Removes the sign of NaN, which means nothing: printf shows the result of 0 / 0 as "-nan". */
 static void drop_signs_of_nan(char *text) {
@@ -129,6 +135,7 @@ lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const
 
 int lks_report(lks_status status, const char *file, int line) {
     const char *text = error_text[0] != '\0' ? error_text : lks_status_text(status);
+    n_reads++;
     char rank[LKSI_RANK_PREFIX_NBYTES];
     lksi_rank_prefix(text, rank);
     int first_line = (int)strcspn(text, "\n"); /* further lines are a table */

@@ -27,8 +27,12 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
     size_t n = (size_t)size;
     lks_group *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
-    *created = (lks_group){
-        .rank = rank, .size = size, .n_forks = atomic_load(&lksi_n_forks), .timeout_ms = timeout_ms, .order = order};
+    *created = (lks_group){.rank = rank,
+                           .size = size,
+                           .n_forks = atomic_load(&lksi_n_forks),
+                           .timeout_ms = timeout_ms,
+                           .order = order,
+                           .n_reads_before = UINT64_MAX};
     void **tables[] = {(void **)&created->error_text, (void **)&created->members, (void **)&created->seat_of,
                        (void **)&created->rank_of,    (void **)&created->host_of, (void **)&created->inputs,
                        (void **)&created->outputs,    (void **)&created->scales};

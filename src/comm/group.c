@@ -53,7 +53,7 @@ static lks_status read_settings(const lks_init_options *options, wanted_transpor
 static lks_status name_rank(lks_status status) {
     const char *rank = lksi_variable("RANK");
     if (status == LKS_OK || rank == NULL) return status;
-    return lksi_error(status, "rank %s: %s", rank, lks_error_text());
+    return lksi_error(status, "rank %s: %s", rank, lksi_error_text());
 }
 
 /* The id of a world, from the number of the lks_init call in this job. Ids of all groups derive from it. */
@@ -183,6 +183,7 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
     lks_group *group = NULL;
     lks_status status = join(options == NULL ? &defaults : options, &group);
     if (status == LKS_OK) {
+        group->n_reads_before = lksi_error_n_reads();
         *world = group;
         return LKS_OK;
     }
@@ -230,12 +231,23 @@ static void unbind(lks_group *group) {
     *link = group->next_bound;
 }
 
+/* A program that ignores the status of its calls would end as if nothing had happened. */
+static void warn_of_unread_error(const lks_group *group) {
+    if (group->status == LKS_OK || lksi_error_n_reads() != group->n_reads_before) return;
+    lksi_log(LKS_LOG_WARNING,
+             "rank %d: a group is destroyed after an error that the program has not looked at (lks_error_text, "
+             "LKS_CHECK): %s",
+             lksi_world_rank(group, group->rank), group->error_text);
+}
+
 void lks_group_destroy(lks_group *group) {
     if (group == NULL || lksi_is_parents(group)) return;
+    const bool is_private = group->bound_to != NULL; /* the caller has the group that it is bound to */
     unbind(group);
     char text[LKSI_ERROR_TEXT_NBYTES]; /* the caller's current error is preserved */
     lksi_error_keep(text);
     lksi_work_stop(group);
+    if (!is_private) warn_of_unread_error(group);
     if (group->is_world) lksi_timeline_flush();
     abort_part(group, group->outer);
     abort_part(group, group->inner);
@@ -342,7 +354,7 @@ static lks_status await_word(const lks_group *group, lks_status status) {
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
     if (atomic_exchange(&group->is_failing, true)) return await_word(group, status);
     lksi_mpi_give_up();
-    snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lks_error_text());
+    snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lksi_error_text());
     group->status = status;
     /* An error of the whole group has the same status on the other ranks. An error of this rank alone is LKS_ERR_PEER
      * for them. */

@@ -138,6 +138,7 @@ struct lks_group {
     atomic_bool is_failing;
     _Atomic lks_status status;
     char *error_text;
+    uint64_t n_reads_before; /* lksi_error_n_reads when the caller got the group; UINT64_MAX: never */
 
     uint64_t n_exchanges, n_meets, n_stagings;
     uint32_t n_posts;        /* number of lines and annexes per rank that are used: as in `control` */

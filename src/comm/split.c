@@ -82,6 +82,8 @@ lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new
     lks_status status = split(group, color, key, choices, &made);
     lksi_free(choices);
     if (status == LKS_OK) status = await_all(group, &made);
-    if (status == LKS_OK) *new_group = made;
-    return status;
+    if (status != LKS_OK) return status;
+    if (made != NULL) made->n_reads_before = lksi_error_n_reads();
+    *new_group = made;
+    return LKS_OK;
 }

@@ -58,7 +58,7 @@ lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
     lks_status status = lksi_json_read(path, FILE_NBYTES, &whole);
     if (status != LKS_OK) {
         char why[512];
-        snprintf(why, sizeof why, "%s", lks_error_text());
+        snprintf(why, sizeof why, "%s", lksi_error_text());
         return lksi_error(status, "LOCKSTEP_TUNING: %s", why);
     }
     status = parse(path, transport, whole, tuning);
@@ -128,7 +128,7 @@ static lks_status run(lks_group *group, const lksi_call *call) {
         lksi_tuning tuning;
         v.status = (int32_t)lksi_tuning_read(group->remote->name, &tuning);
         v.is_given = tuning.is_given, v.latency_ns = tuning.latency_ns, v.ns_per_byte = tuning.ns_per_byte;
-        if (v.status != LKS_OK) snprintf(v.text, sizeof v.text, "%s", lks_error_text());
+        if (v.status != LKS_OK) snprintf(v.text, sizeof v.text, "%s", lksi_error_text());
         if (v.status == LKS_OK && !tuning.is_given) warn_of_none(group);
     }
     LKS_TRY(tell_all(group, call, &v));

@@ -69,7 +69,7 @@ static lks_work *next_work(lksi_worker *worker) {
 /* After is_done is set, the waiting thread may free the work. */
 static void run_one(lksi_worker *worker, lks_work *work) {
     work->status = lksi_execute(worker->group, &work->call);
-    if (work->status != LKS_OK) snprintf(work->text, sizeof work->text, "%s", lks_error_text());
+    if (work->status != LKS_OK) snprintf(work->text, sizeof work->text, "%s", lksi_error_text());
     pthread_mutex_lock(&worker->mutex);
     worker->running = NULL;
     atomic_store(&work->is_done, true);

@@ -2,6 +2,7 @@
 #include <lockstep/lockstep.h>
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,10 +20,22 @@ static void end(const char *way) {
     raise(SIGSEGV);
 }
 
+/* No status is looked at. */
+static int call_wrongly(lks_group *world, bool is_asynchronous) {
+    int count = 1 + lks_group_rank(world);
+    float x[8] = {0};
+    lks_work *work = NULL;
+    (void)lks_all_reduce(world, x, x, (size_t)count, LKS_F32, LKS_SUM,
+                         &(lks_collective_options){.work = is_asynchronous ? &work : NULL});
+    lks_group_destroy(world);
+    return 0;
+}
+
 static int run(int argc, char **argv) {
     lks_group *world;
     LKS_CHECK(lks_init(&world, NULL));
     LKS_CHECK(lks_barrier(world, NULL));
+    if (argc == 3) return call_wrongly(world, strcmp(argv[2], "later") == 0);
     if (lks_group_rank(world) == 1 && argc == 2) end(argv[1]);
     LKS_CHECK(lks_barrier(world, NULL));
     lks_group_destroy(world);

@@ -71,7 +71,7 @@ static outcome shake_hands(const dial *d, int connection, char *what, size_t wha
     lksi_auth_result result;
     char failure[96];
     if (lksi_auth_begin(&auth, connection, true, d->key, d->hello, d->hello_nbytes) != LKS_OK) {
-        snprintf(what, what_nbytes, "%s", lks_error_text());
+        snprintf(what, what_nbytes, "%s", lksi_error_text());
         return IMPOSSIBLE;
     }
     while ((result = lksi_auth_step(&auth)) == LKSI_AUTH_WANTS_READ || result == LKSI_AUTH_WANTS_WRITE) {

@@ -183,7 +183,7 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
         if (lksi_running_ns() >= deadline_ns) return name_missing(m);
         if (lksi_meeting_is_slow(m->environment, &m->met, m->began_ns, &is_told)) {
             (void)name_missing(m);
-            lksi_log(LKS_LOG_WARNING, "so far: %s", lks_error_text());
+            lksi_log(LKS_LOG_WARNING, "so far: %s", lksi_error_text());
         }
         LKS_TRY(check_others(&m->met));
         wait_for_news(m);

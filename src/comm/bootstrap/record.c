@@ -38,7 +38,7 @@ bool lksi_hello_is_credible(const lksi_hello *hello, int size) {
 
 void lksi_turn_away(int connection, lks_status status) {
     lksi_welcome verdict = {.magic = LKSI_HELLO_MAGIC, .status = (int32_t)status};
-    snprintf(verdict.text, sizeof verdict.text, "%s", lks_error_text());
+    snprintf(verdict.text, sizeof verdict.text, "%s", lksi_error_text());
     if (lksi_hand_over(connection, "!", 1, -1) == LKS_OK)
         (void)lksi_hand_over(connection, &verdict, sizeof verdict, -1);
     (void)lksi_error(status, "%s", verdict.text);

@@ -172,7 +172,7 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
     LKS_TRY(lksi_notice_board_check());
     return lksi_error(status, "lks_init: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d): %s",
                       environment->rank, environment->size, environment->master_address, environment->master_port,
-                      lks_error_text());
+                      lksi_error_text());
 }
 
 static lks_status hear_verdict(int connection, int rank, int size, int64_t deadline_ns, lksi_member *members) {
@@ -190,7 +190,7 @@ static lks_status hear_verdict(int connection, int rank, int size, int64_t deadl
                           "lks_init: rank 0 is there, but did not say in time that all are (rank %d of %d): it still "
                           "waits for others, or was stopped or cut off",
                           rank, size);
-    return status == LKS_OK ? LKS_OK : lksi_error(status, "rank 0 was lost; lks_init: %s", lks_error_text());
+    return status == LKS_OK ? LKS_OK : lksi_error(status, "rank 0 was lost; lks_init: %s", lksi_error_text());
 }
 
 static lks_status visit(const lksi_environment *environment, const lksi_job_secret *job, const lksi_address *master,

@@ -41,7 +41,7 @@ typedef struct store {
 static void fail(store *s, lks_status status) {
     if (s->status != LKS_OK || status == LKS_OK) return;
     s->status = status;
-    snprintf(s->text, sizeof s->text, "%s", lks_error_text());
+    snprintf(s->text, sizeof s->text, "%s", lksi_error_text());
 }
 
 /* --- arriving --- */
@@ -164,7 +164,7 @@ static lks_status check_descriptors(const store *s) {
     char why[LKSI_ERROR_TEXT_NBYTES];
     lks_status status = lksi_acceptor_check(s->acceptor);
     if (status == LKS_OK) return LKS_OK;
-    snprintf(why, sizeof why, ", and at rank 0 %s", lks_error_text());
+    snprintf(why, sizeof why, ", and at rank 0 %s", lksi_error_text());
     return name_missing(s, status, why);
 }
 
@@ -182,7 +182,7 @@ static void warn_of_loopback(const store *s, bool *is_told) {
     if (s->environment->loopback[0] == '\0') return;
     if (!lksi_meeting_is_slow(s->environment, &world, s->began_ns, is_told)) return;
     (void)give_up(s);
-    lksi_log(LKS_LOG_WARNING, "so far: %s", lks_error_text());
+    lksi_log(LKS_LOG_WARNING, "so far: %s", lksi_error_text());
 }
 
 static void gather(store *s, int64_t deadline_ns) {

@@ -94,7 +94,7 @@ static lks_status agree(lks_gpu_group *gpus, lks_gpu_backend wanted) {
     if (all == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     lks_status own = find_facts(gpus, &mine);
     mine.status = (int32_t)own;
-    snprintf(text, sizeof text, "%s", lks_error_text());
+    snprintf(text, sizeof text, "%s", lksi_error_text());
     lks_status status = lksi_exchange(group, "gpu_group_create", (uint64_t)wanted, &mine, sizeof mine, all);
     if (status == LKS_OK && own != LKS_OK) status = lksi_error(own, "%s", text);
     if (status == LKS_OK) status = check_facts(group, all);

@@ -41,7 +41,7 @@ bool lksi_nccl_describe(char text[LKSI_NCCL_TEXT_NBYTES]) {
         return false;
     }
     if (lksi_module_open(&m, RTLD_NOW | RTLD_LOCAL, LKSI_NCCL_MODULE_SYMBOL, &table) != LKS_OK) {
-        snprintf(text, LKSI_NCCL_TEXT_NBYTES, "%s", lks_error_text());
+        snprintf(text, LKSI_NCCL_TEXT_NBYTES, "%s", lksi_error_text());
         return false;
     }
     int version = ((const lksi_nccl_module *)table)->nccl_version();

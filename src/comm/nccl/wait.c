@@ -66,7 +66,7 @@ static lks_status explain(lks_gpu_group *gpus) {
     LKS_TRY(look(gpus));
     lks_status status = lksi_gpu_check(gpus, LKSI_NCCL_FAILED);
     char text[LKSI_ABORT_TEXT_NBYTES];
-    snprintf(text, sizeof text, "%s", lks_error_text());
+    snprintf(text, sizeof text, "%s", lksi_error_text());
     for (int i = 0; i < PATIENCE_MS && gpus->group->size > 1; i++) {
         LKS_TRY(look(gpus));
         lksi_sleep_ns(1000000);

@@ -114,7 +114,7 @@ static lks_status bind_port(const lksi_environment *e, int32_t *port) {
 static lks_status choose_port(lksi_environment *e, int64_t deadline_ns) {
     place found = {.status = LKS_OK};
     if (e->rank == 0) found.status = (int32_t)bind_port(e, &found.port);
-    if (found.status != LKS_OK) snprintf(found.text, sizeof found.text, "%s", lks_error_text());
+    if (found.status != LKS_OK) snprintf(found.text, sizeof found.text, "%s", lksi_error_text());
     LKS_TRY(tell_all(&found, sizeof found, deadline_ns));
     if (found.status != LKS_OK) return lksi_error((lks_status)found.status, "lks_init: rank 0: %s", found.text);
     e->master_port = found.port;

@@ -88,7 +88,7 @@ static void make(void *opaque) {
     making *m = opaque;
     int code = lksi_mpi_module_get()->make_communicator(m->ranks, m->n_ranks, m->tag, &m->made);
     m->status = code == 0 ? LKS_OK : lksi_mpi_error(code, "MPI_Comm_create_group");
-    if (code != 0) snprintf(m->text, sizeof m->text, "%s", lks_error_text());
+    if (code != 0) snprintf(m->text, sizeof m->text, "%s", lksi_error_text());
     atomic_store(&m->is_done, true);
 }
 

@@ -58,6 +58,6 @@ bool lksi_mpi_find(const char *family, char path[LKSI_MPI_PATH_NBYTES], char ver
     if (open_module(&m, family, RTLD_NOW | RTLD_LOCAL, &module, version) == LKS_OK)
         lksi_module_close(&m);
     else
-        snprintf(version, LKSI_MPI_VERSION_NBYTES, "%s", lks_error_text());
+        snprintf(version, LKSI_MPI_VERSION_NBYTES, "%s", lksi_error_text());
     return true;
 }

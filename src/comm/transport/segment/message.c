@@ -69,7 +69,7 @@ static void end_all(lks_group *group, lks_status status) {
         lksi_transfer *each = messages->first;
         link_out(messages, each);
         each->status = status;
-        if (each->error_text != NULL) snprintf(each->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lks_error_text());
+        if (each->error_text != NULL) snprintf(each->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lksi_error_text());
         lksi_transfer_set(each, LKSI_TRANSFER_DONE);
     }
     for (int rank = 0; rank < group->size; rank++) {

@@ -227,7 +227,7 @@ static lks_status create_control(shm *s, const lks_group *group, const lksi_iden
 static lks_status welcome_all(const shm *s, const lks_group *group, lks_status outcome, int descriptor,
                               lksi_control *control) {
     lksi_welcome welcome = {.magic = LKSI_HELLO_MAGIC, .control_nbytes = s->control_nbytes, .status = (int32_t)outcome};
-    snprintf(welcome.text, sizeof welcome.text, "%s", outcome == LKS_OK ? "" : lks_error_text());
+    snprintf(welcome.text, sizeof welcome.text, "%s", outcome == LKS_OK ? "" : lksi_error_text());
     for (int seat = 1; seat < group->n_seats; seat++) {
         if (s->connections[seat] < 0) continue;
         lks_status status = lksi_hand_over(s->connections[seat], &welcome, sizeof welcome, descriptor);
@@ -273,7 +273,7 @@ static lks_status explain_silence(const lks_group *group, lks_status status) {
                           "%s: rank %d is there, but did not say in time that all are: it still waits for others, or "
                           "was stopped",
                           call, leader);
-    return lksi_error(status, "rank %d was lost; %s: %s", leader, call, lks_error_text());
+    return lksi_error(status, "rank %d was lost; %s: %s", leader, call, lksi_error_text());
 }
 
 /* The leader reports a timeout at its own deadline, which may be slightly later than ours. */

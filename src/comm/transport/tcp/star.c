@@ -149,7 +149,7 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
     if (lksi_tcp_is_over(group->parent)) return refuse_parent(group);
     if (status != LKS_OK)
         return lksi_error(status, "%s did not connect to the new group: %s", lksi_rank_describe(group, rank).text,
-                          lks_error_text());
+                          lksi_error_text());
     return lksi_error(LKS_ERR_TIMEOUT, "%s did not connect to the new group in %lld ms",
                       lksi_rank_describe(group, rank).text, (long long)group->timeout_ms);
 }

@@ -65,7 +65,7 @@ static lks_status watch_stream(const lks_group *group, lksi_context context, int
 /* The connection failed. Either the rank is gone, or it is there but cannot be reached (a firewall, no route). */
 static lks_status unreachable(lks_group *group, lksi_context context, int to, lks_status status) {
     char doing[160], why[256];
-    snprintf(why, sizeof why, "%s", lks_error_text());
+    snprintf(why, sizeof why, "%s", lksi_error_text());
     bool is_over = status == LKS_ERR_PEER ? hears_of_end(group, to) : lksi_control_is_aborted(group->control);
     if (is_over) return lksi_tcp_refuse_gone(group, context, to);
     lksi_progress_describe(group, context, doing, sizeof doing);
