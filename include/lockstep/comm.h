@@ -208,7 +208,7 @@ typedef struct lks_received {
  *             to 32 bytes.
  *             If n > 5 ranks share a host, each pair has less: 2 MiB / n^2, rounded down to a power of two, but at
  *             least 1 KiB. From 9 ranks on, a message of 16 KiB has no room and may have to wait for the receiver.
- *             Between hosts a pair may have 1 MiB of such messages, or 64 MiB / n if that is less.
+ *             Between hosts a pair may have 1 MiB of such messages, or 64 MiB / (size of the group) if that is less.
  *             Messages to this rank itself are copied. Up to 64 MiB of them may wait to be received. Beyond that,
  *             LKS_ERR_MEMORY is returned and the group is dead.
  * Errors:     LKS_ERR_ARGUMENT: invalid rank, NULL `data` or tag < 0.

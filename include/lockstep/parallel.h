@@ -91,7 +91,7 @@ typedef enum lks_compression_kind {
      * Memory: 8 bytes per element, and 4 bytes for each element of the largest matrix.
      * Source: Vogels, Karimireddy, Jaggi, "PowerSGD", 2019. */
     LKS_COMPRESS_POWERSGD,
-    LKS_COMPRESS_USER /* `hook` reduces */
+    LKS_COMPRESS_USER /* `hook` reduces; memory: 1 byte per element */
 } lks_compression_kind;
 
 /* A part of the gradients, as passed to a reduce hook.
