@@ -11,9 +11,9 @@
  *             was stopped (a suspended job) does not count. If a rank dies, every wait for it ends soon with
  *             LKS_ERR_PEER. The text names the dead rank by its rank in the world, in every group.
  * Errors:     After an error the group is dead: every later call on it returns the first error. Errors are fatal in
- *             this sense unless the function says that the group remains usable. Two errors leave the group usable:
- *             LKS_ERR_ARGUMENT, because nothing was sent, and LKS_ERR_MEMORY of an allocation, because all ranks know
- *             of it.
+ *             this sense unless the function says that the group remains usable. Three errors leave the group usable:
+ *             LKS_ERR_ARGUMENT, because nothing was sent; LKS_ERR_MEMORY of an allocation, because all ranks know of
+ *             it; and LKS_ERR_UNSUPPORTED of lks_symmetric_alloc and lks_shared_alloc.
  * Threads:    One thread at a time may use a group. Different threads may use different groups. Concurrent calls on one
  *             group are usually detected: the second call returns LKS_ERR_STATE and the group is dead.
  * Memory:     lks_group_destroy frees the symmetric and shared buffers of the group.
@@ -98,7 +98,10 @@ typedef struct lks_init_options {
  *             rank that has it, after 5 s, and LKS_ERR_TIMEOUT on the others.
  *             LKS_ERR_UNSUPPORTED: no module for the required MPI was found. The text lists where it was looked for.
  *             LKS_ERR_PEER: a rank was lost, or its launcher reports that it has ended. The text names the rank.
- *             LKS_ERR_SYSTEM: a system call failed. */
+ *             LKS_ERR_STATE: the ranks are threads (lockstep run --threads), and this thread is none of them.
+ *             LKS_ERR_FILE: the directory LOCKSTEP_TIMELINE cannot be made or written, or between hosts the file
+ *             LOCKSTEP_TUNING cannot be read. LKS_ERR_FORMAT: that file is not a tuning file.
+ *             LKS_ERR_SYSTEM: a system call failed. LKS_ERR_MEMORY. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
 /* Leaves the group and frees it. Accepts NULL.
@@ -135,10 +138,11 @@ LKS_API const char *lks_group_transport(const lks_group *group);
  *
  * Collective: over `group`.
  * Ownership:  the caller owns *new_group and frees it with lks_group_destroy. It may outlive `group`.
- * Cost:       The new group takes 2 file descriptors on each rank (ulimit -n). Over tcp it takes 3, plus one for each
- *             rank that it is connected to. It takes a few MiB of memory (6 MiB for 2 ranks that share memory).
- *             Creating a group takes milliseconds, so create groups once and not in a loop.
- * Errors:     as for any collective. If descriptors or memory run out, `group` is dead. */
+ * Cost:       The new group takes up to 2 file descriptors for each of its ranks on the host, over tcp up to 3 for each
+ *             of all (ulimit -n). Rank 0 takes the most. For 2 ranks that share memory it takes 7 MiB, for 64 it takes
+ *             35 MiB on rank 0. Creating a group takes milliseconds, so create groups once and not in a loop.
+ * Errors:     as for any collective. If descriptors or memory run out, `group` is dead.
+ *             LKS_ERR_FILE, LKS_ERR_FORMAT: as lks_init for LOCKSTEP_TUNING, which is read again. */
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 
 /* Writes one line per rank to `text`: the last operation that the rank completed, and what it waits for. The text is
@@ -202,8 +206,9 @@ typedef struct lks_received {
  *             yet.
  *             A message takes its own size plus 32 bytes, rounded up to 64 bytes. 48 KiB hold about 760 messages of up
  *             to 32 bytes.
- *             If more than 5 ranks share a host, each pair has less: all pairs share 4 MiB.
- *             Between hosts the buffers of the kernels are the limit.
+ *             If n > 5 ranks share a host, each pair has less: 2 MiB / n^2, rounded down to a power of two, but at
+ *             least 1 KiB. From 9 ranks on, a message of 16 KiB has no room and may have to wait for the receiver.
+ *             Between hosts a pair may have 1 MiB of such messages, or 64 MiB / (size of the group) if that is less.
  *             Messages to this rank itself are copied. Up to 64 MiB of them may wait to be received. Beyond that,
  *             LKS_ERR_MEMORY is returned and the group is dead.
  * Errors:     LKS_ERR_ARGUMENT: invalid rank, NULL `data` or tag < 0.

@@ -260,6 +260,8 @@ LKS_API uint64_t lks_text_hash(const lks_text *text);
 /* Shuffles 0..count-1 by `seed` and cuts it into n_parts lists, like a course's DataPartitioner(data, sizes, seed).
  *
  * List i has fractions[i] * count indices, rounded down. Writes list `part` to `indices` and its length to *n_indices.
+ * The lists suit training and test data, or custom loops. A trainer needs a loader of all ranks (rank and n_ranks of
+ * lks_loader_options), which divides the samples itself. It refuses batches of loaders with a list for each rank.
  * Buffers:    `indices` has room for `count` elements. `fractions` holds n_parts values.
  * Errors:     LKS_ERR_ARGUMENT: a fraction is negative, or their sum is above 1. */
 LKS_API lks_status lks_partition(int64_t count, const double *fractions, int n_parts, uint64_t seed, int part,

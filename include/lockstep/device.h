@@ -18,7 +18,7 @@ typedef struct lks_device_options {
      * are f32. Products (linear, matmul, convolution, recurrent) round their operands to bf16 and add in f32. On
      * "cuda", most convolutions also round their results to bf16, gradients of weights included. */
     lks_type precision;
-    int num_threads; /* threads of one rank's kernels; 0: 1; ignored by GPUs */
+    int num_threads; /* threads of one rank's kernels, at most 1024; 0: 1; ignored by GPUs */
     /* For "cuda": the local rank in this group selects the GPU. NULL: the launcher's environment selects it. */
     const lks_group *group;
 } lks_device_options;

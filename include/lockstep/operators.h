@@ -68,7 +68,8 @@ LKS_API lks_node *lks_causal_softmax(lks_node *x);
 
 /* A tensor without a gradient whose elements are all `number`. dims[0] may be LKS_BATCH.
  *
- * Errors:     LKS_ERR_ARGUMENT: `graph` is NULL. */
+ * Errors:     LKS_ERR_ARGUMENT: `graph` or `dims` is NULL.
+ *             LKS_ERR_SHAPE: too many dimensions, one below 1, or LKS_BATCH that is not the first. */
 LKS_API lks_node *lks_full(lks_graph *graph, double number, int n_dims, const int64_t *dims);
 
 /* x, but without a gradient back to it. A parameter that gets no gradient at all has gradient 0. */

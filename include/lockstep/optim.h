@@ -56,7 +56,8 @@ LKS_API double lks_schedule_factor(const lks_schedule *schedule, int64_t step);
  *
  * In f32 on a CPU an update with state treats numbers below the smallest normal float (1e-38) as 0, in its input and
  * its output. Otherwise moments of a gradient that has become 0 would remain subnormal and slow down every later step.
- * Adam does not change a parameter whose second moment is 0, which gradients below 3e-18 can cause. */
+ * The second moment of gradients below 3e-18 may be 0. With an epsilon of 0 Adam's step is then 0. AdamW's decay still
+ * changes the parameter. */
 
 typedef enum lks_optimizer_kind { LKS_OPTIMIZER_SGD, LKS_OPTIMIZER_ADAM, LKS_OPTIMIZER_ADAMW } lks_optimizer_kind;
 
@@ -68,7 +69,8 @@ typedef struct lks_optimizer {
     lks_schedule schedule;
 } lks_optimizer;
 
-/* Fields of all options:
+/* Fields of all options. An optimizer of other values is refused when it is used:
+ * lr is above 0. momentum, beta1 and beta2 are in [0, 1). weight_decay, epsilon and clip_norm are at least 0.
  * clip_norm: if the norm of the mean gradient of all parameters together exceeds clip_norm, the gradient is scaled by
  * clip_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_. Buffers do not count. 0: never.
  * decay_matrices_only: 1: weight decay applies only to parameters of two or more dimensions (weights, embeddings), not

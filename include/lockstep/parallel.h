@@ -43,7 +43,8 @@ extern "C" {
  * nothing is sent: each rank reduces and updates its part, and writes it over the gradients of all ranks. These arrays
  * then hold the parameters. */
 typedef enum lks_strategy {
-    /* All ranks on one host: sharded while 2 P n is at most 64 MiB, shared beyond. Otherwise bucketed. */
+    /* CPU ranks that share memory: sharded while 2 P n is at most 64 MiB, shared beyond. One CPU rank: shared.
+     * Otherwise bucketed: on GPUs, on several hosts, and with transport tcp or mpi also on one. */
     LKS_STRATEGY_AUTO,
     LKS_STRATEGY_SHARED,
     LKS_STRATEGY_BUCKETED,
@@ -90,7 +91,7 @@ typedef enum lks_compression_kind {
      * Memory: 8 bytes per element, and 4 bytes for each element of the largest matrix.
      * Source: Vogels, Karimireddy, Jaggi, "PowerSGD", 2019. */
     LKS_COMPRESS_POWERSGD,
-    LKS_COMPRESS_USER /* `hook` reduces */
+    LKS_COMPRESS_USER /* `hook` reduces; memory: 1 byte per element */
 } lks_compression_kind;
 
 /* A part of the gradients, as passed to a reduce hook.
@@ -126,9 +127,9 @@ typedef struct lks_compression {
 typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
-    /* Size of the buckets in which gradients are sent. It is rounded up to 4096 elements, or 4096 times the number of
-     * ranks if sharded. The first bucket has at most 1 MiB. If one bucket holds all gradients, nothing overlaps. 0
-     * selects the default:
+    /* Size of the buckets in which gradients are sent. The first bucket has at most 1 MiB. All sizes are rounded up to
+     * 4096 elements, or 4096 times the number of ranks if sharded. If one bucket holds all gradients, nothing overlaps.
+     * PowerSGD always has one. 0 selects the default:
      *   - on GPUs: 8 MiB;
      *   - on one host: 1 MiB;
      *   - gradients are compressed, or sums need not keep the canonical order: 1 MiB, because the bits depend on it;
@@ -211,9 +212,11 @@ typedef struct lks_step_sums {
  *             LKS_ERR_NUMERIC: the rule clips and the gradient norm is not finite. On GPUs also: `loss` is not finite,
  *             whether the rule clips or not.
  * Fatal:      The other ranks get LKS_ERR_PEER, which names the rank.
- *             LKS_ERR_ARGUMENT: `mine` is NULL, or a number of samples or a weight is negative or not finite.
- *             LKS_ERR_STATE: a rank with samples has already used its last backward pass. A step uses it, also a
- *             refused one and one of another optimizer of the store. lks_distributed_optimizer_accumulate uses it too.
+ *             LKS_ERR_ARGUMENT: `mine` is NULL, a number of samples or a weight is negative or not finite, or stop is
+ *             NaN.
+ *             LKS_ERR_STATE: a rank with samples has already used its last backward pass, or has run none. A step uses
+ *             it, also a refused one and one of another optimizer of the store. lks_distributed_optimizer_accumulate
+ *             uses it too.
  *             Gradients may also be written by hand: as long as no program of the store has run backward on this rank,
  *             a step uses what they hold if lks_store_gradient was called since the last step.
  *             Those of the group.

@@ -118,19 +118,19 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * Labels:     Samples without a counted label are part of the batch. States advance over them, and batch norm
  *             statistics include them.
  * Errors:     The group remains usable. All ranks get the error and nothing was updated. States have advanced with the
- *             batch, except after check_every's error (lks_trainer_reset_states makes them 0).
+ *             batch, except after LKS_ERR_MISMATCH (lks_trainer_reset_states makes them 0).
  *             LKS_ERR_NUMERIC: with check_gradients, a gradient is not finite. The text names step, rank and parameter.
  *             It is checked before the loss.
  *             LKS_ERR_NUMERIC: the optimizer clips and the gradient norm is not finite.
  *             LKS_ERR_ARGUMENT: n_labels is 0 on all ranks. Either the loss ignores all labels, or the batch was made
  *             without n_labels.
- *             LKS_ERR_MISMATCH: with check_every, the replicas differ. It is checked before the step begins.
+ *             LKS_ERR_MISMATCH, before the step begins: with check_every, the replicas differ. In the first step, the
+ *             ranks' global_count, global_n_labels, data or order of samples differ. The text shows a table.
  * Fatal:      LKS_ERR_NUMERIC: the loss of this rank is not finite. The text names step and rank. The other ranks get
  *             LKS_ERR_PEER.
  *             LKS_ERR_MISMATCH: before anything is updated, the ranks disagree. The sum of their n_labels is not
- *             global_n_labels, their loaders are at different batches, or their learning rates differ. global_count is
- *             compared before the first step only. Also if the batch belongs to another rank or is not cut into the
- *             trainer's grains.
+ *             global_n_labels, their loaders are at different batches, or their learning rates differ. Also if the
+ *             batch belongs to another rank or is not cut into the trainer's grains.
  *             LKS_ERR_ARGUMENT: the batch is NULL, its number of samples is negative, or it has more labels than its
  *             samples have. A label is outside 0..C-1. The model has states and this rank's part of the batch differs
  *             from that of the step before (lks_trainer_reset_states allows another one).

@@ -133,9 +133,9 @@ static lks_status print_tuning(void) {
     if (status != LKS_OK)
         printf("tuning:          %s\n", lks_error_text());
     else if (path == NULL)
-        printf("tuning:          measured when first needed\n");
+        printf("tuning:          measured when a group between hosts is made\n");
     else if (!is_any)
-        printf("tuning:          %s says nothing of tcp and mpi, which are measured when first needed\n", path);
+        printf("tuning:          %s says nothing of tcp and mpi, which are measured\n", path);
     return status;
 }
 
