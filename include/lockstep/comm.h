@@ -106,8 +106,9 @@ LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
 /* Leaves the group and frees it. Accepts NULL.
  *
- * If the group is dead and this thread has not called lks_error_text or lks_report since it got the group, a warning has
- * the error's text.
+ * If the group is dead, and this thread has not called lks_error_text or lks_report since it got the group, a warning
+ * shows the error.
+ *
  * Other ranks do not treat this as a death. A rank that waits for this one gets an error that says that it left. If one
  * of this rank's groups failed before, the error is that failure. Between hosts, if rank 0 of the group has left too, a
  * rank that then begins to wait learns only that this rank left or was lost.

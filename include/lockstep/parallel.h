@@ -198,8 +198,8 @@ typedef struct lks_step_sums {
  * n_correct are any two values of this rank. stop requests an end.
  * Collective: all ranks call it, in the same order.
  * Data:       In an optimizer's first step the ranks compare the batches that lks_program_set_batch was given. Batches
- *             made by hand are not compared. If the store was made by lks_store_create, they also compare parameters and
- *             buffers.
+ *             made by hand are not compared. They also compare the parameters and buffers of a store that
+ *             lks_store_create made.
  * Gradients:  On entry the store's gradients hold the SUM over this rank's samples. lks_program_backward(program,
  *             n_samples) turns the mean loss into that sum. A rank without samples passes n_samples 0 and buffer_weight
  *             0, and its gradients are not read. After the step the store's gradients are undefined, also if the step
