@@ -133,6 +133,16 @@ static void assert_complete(const char *name) {
     assert_int_equal(count_files(name), 2); /* no other files */
 }
 
+static void assert_holds(const char *name, const char *expected) {
+    char path[PATH_NBYTES], found[8] = "";
+    path_of(path, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) fail_msg("%s is gone", name);
+    assert_non_null(fgets(found, sizeof found, file));
+    fclose(file);
+    assert_true(strncmp(found, expected, strlen(expected)) == 0);
+}
+
 static void remove_tree(const char *name) {
     char command[PATH_NBYTES];
     snprintf(command, sizeof command, "rm -rf '%s/%s' '%s/.%s.'*", work, name, work, name);
@@ -526,16 +536,6 @@ static lks_status get_archive(const lksi_download *archive, const char *mode, co
     return lksi_get(&set, path, options, &progress, &was_there);
 }
 
-static void assert_holds(const char *name, const char *expected) {
-    char path[PATH_NBYTES], found[8] = "";
-    path_of(path, name);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) fail_msg("%s is gone", name);
-    assert_non_null(fgets(found, sizeof found, file));
-    fclose(file);
-    assert_true(strncmp(found, expected, strlen(expected)) == 0);
-}
-
 /* Both files that belong to the set, and a readme that an archive has besides. */
 static void an_archive_gives_only_what_is_lacking(void **state) {
     (void)state;
@@ -621,6 +621,23 @@ static void a_holder_without_a_sign_of_life_is_named(void **state) {
     assert_false(lksi_file_exists(path));
     assert_ok(lksi_lock_acquire(&wanted, path, &options, &progress));
     lksi_lock_release(wanted);
+}
+
+/* A user can take over what another's killed program left, and name the new holder in it. */
+static void a_lock_may_be_written_by_every_user(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    struct stat info;
+    lksi_download_progress progress = {.lock = -1};
+    lksi_lock *held;
+    lksi_lock_options options = {.timeout_ms = 300, .purpose = "test"};
+    path_of(path, "lock");
+    mode_t before = umask(077);
+    assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
+    umask(before);
+    assert_int_equal(fstat(lksi_lock_descriptor(held), &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0666);
+    lksi_lock_release(held);
 }
 
 static void assert_held(const char *path) {
@@ -814,6 +831,7 @@ int main(void) {
         cmocka_unit_test(an_archive_is_unpacked_whole_or_not_at_all),
         cmocka_unit_test(an_archive_gives_only_what_is_lacking),
         cmocka_unit_test(a_holder_without_a_sign_of_life_is_named),
+        cmocka_unit_test(a_lock_may_be_written_by_every_user),
         cmocka_unit_test(without_flock_one_at_a_time_holds_it_too),
         cmocka_unit_test(without_flock_the_lock_of_an_ended_process_is_taken),
         cmocka_unit_test(an_unknown_set_is_refused_with_those_that_there_are),
