@@ -466,6 +466,20 @@ static void what_another_process_has_just_completed_is_no_stranger(void **state)
     remove_tree("set");
 }
 
+static void a_place_of_another_user_is_refused_before_the_download(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    if (geteuid() != 0) skip(); /* only root may give a directory away */
+    place_of(path, "download");
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_int_equal(chown(path, 65534, 65534), 0);
+    int before = n_requests();
+    assert_int_equal(get("set", "good", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "-0: belongs to another user"));
+    assert_int_equal(n_requests(), before);
+    remove_tree("set");
+}
+
 /* Another user may have made the links, where all may write. */
 static void what_a_link_at_a_place_leads_to_is_left_alone(void **state) {
     (void)state;
@@ -827,6 +841,7 @@ int main(void) {
         cmocka_unit_test(a_link_to_nothing_is_named_before_the_download),
         cmocka_unit_test(files_that_differ_are_replaced_on_demand_only),
         cmocka_unit_test(directories_of_others_are_left_alone),
+        cmocka_unit_test(a_place_of_another_user_is_refused_before_the_download),
         cmocka_unit_test(what_another_process_has_just_completed_is_no_stranger),
         cmocka_unit_test(what_a_link_at_a_place_leads_to_is_left_alone),
         cmocka_unit_test(a_directory_that_is_there_is_filled),

@@ -121,6 +121,15 @@ if [ "$(id -u)" = 0 ] && "${as_nobody[@]}" test -x "$lockstep" 2>/dev/null; then
     check "what another user's killed download left in a directory of mode $mode stops nobody" eval \
       '[ "$status" = 0 ] && [ -e "$work/shared$mode/.$set.lockstep-download-0" ] && is_right "$work/shared$mode"'
   done
+  mkdir -m 1777 "$work/sticky"
+  forget
+  for kind in new download; do
+    mkdir -m 777 "$work/sticky/.$set.lockstep-$kind-65534"
+    run timeout 100 "${as_nobody[@]}" "$lockstep" data get "$set" --dir "$work/sticky"
+    check "another user's directory '$kind' is refused before the download" eval \
+      'failed 1 "$work/sticky/.$set.lockstep-$kind-65534: (Operation not permitted|belongs to another user)" && asked "^good" 0'
+    rmdir "$work/sticky/.$set.lockstep-$kind-65534"
+  done
   mkdir -m 700 "$work/secret"
   ln -s "$source" "$work/secret/$set"
   for verb in get verify; do

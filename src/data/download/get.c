@@ -158,8 +158,6 @@ static bool is_lacking(const void *context, const char *name) {
 }
 
 static lks_status stage_all(const errand *e) {
-    LKS_TRY(lksi_place_remove(e->place->staged)); /* left by a killed program */
-    LKS_TRY(lksi_place_make(e->place->staged));
     for (int i = 0; i < e->set->n_downloads; i++) LKS_TRY(stage(e, &e->set->downloads[i]));
     return lksi_place_install(e->place, is_lacking, e);
 }
@@ -184,8 +182,8 @@ static lks_status get_locked(const errand *e, bool *was_there) {
     *was_there = is_complete(&found); /* another process may have completed it meanwhile */
     if (*was_there) return LKS_OK;
     LKS_TRY(check_replaceable(e, &found));
-    LKS_TRY(lksi_place_make(e->place->downloads));
-    lks_status status = fetch_all(e);
+    lks_status status = lksi_place_make(e->place);
+    if (status == LKS_OK) status = fetch_all(e);
     if (status == LKS_OK) status = stage_all(e);
     if (status == LKS_OK) return lksi_place_remove(e->place->downloads);
     char text[1024]; /* keeps the first error */

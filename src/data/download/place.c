@@ -10,15 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-lks_status lksi_place_make(const char *directory) {
-    struct stat info;
-    if (mkdir(directory, 0777) == 0) return LKS_OK;
-    if (errno != EEXIST) return lksi_error_file(directory);
-    if (lstat(directory, &info) == 0 && S_ISDIR(info.st_mode)) return LKS_OK;
-    errno = ENOTDIR;
-    return lksi_error_file(directory);
-}
-
 /* Writes PREFIXdownload-UID, PREFIXnew-UID and PREFIXlock. What another user's killed program has left cannot be
  * changed, so each user has places of their own. All users have one lock. */
 static lks_status name_places(lksi_place *place, const char *prefix) {
@@ -112,6 +103,20 @@ lks_status lksi_place_remove(const char *directory) {
     closedir(stream);
     if (status == LKS_OK && rmdir(directory) != 0) status = lksi_error_file(directory);
     return status;
+}
+
+/* Where others may write too, another user may have made `downloads`, and could then change a file after its check.
+ * `staged` is always new, so its owner is what this file system calls this user. */
+lks_status lksi_place_make(const lksi_place *place) {
+    struct stat own, found;
+    LKS_TRY(lksi_place_remove(place->staged)); /* left by a killed program */
+    if (mkdir(place->staged, 0777) != 0) return lksi_error_file(place->staged);
+    if (mkdir(place->downloads, 0777) == 0) return LKS_OK;
+    if (errno != EEXIST || lstat(place->downloads, &found) != 0) return lksi_error_file(place->downloads);
+    if (!S_ISDIR(found.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a directory", place->downloads);
+    if (lstat(place->staged, &own) != 0) return lksi_error_file(place->staged);
+    if (found.st_uid != own.st_uid) return lksi_error(LKS_ERR_FILE, "%s: belongs to another user", place->downloads);
+    return LKS_OK;
 }
 
 /* NAME.gz also replaces NAME, because readers prefer an uncompressed file. */

@@ -15,7 +15,8 @@ lks_status lksi_place_find(lksi_place *place, const char *directory);
 /* Whether the directory has files whose names do not begin with a dot. */
 bool lksi_place_has_files(const char *directory);
 
-lks_status lksi_place_make(const char *directory); /* it may exist */
+/* Makes the temporary directories: `staged` empty, `downloads` with what an earlier call of this user has left. */
+lks_status lksi_place_make(const lksi_place *place);
 lks_status lksi_place_move(const char *from, const char *to);
 lks_status lksi_place_remove_file(const char *path); /* it need not exist */
 /* Removes a directory of files, which need not exist. What is not a directory is removed itself. */
