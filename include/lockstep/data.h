@@ -205,7 +205,7 @@ typedef struct lks_data_options {
  *             permission; the directory holds only other files; a temporary directory belongs to another user; or a
  *             rank cannot find a file where it looks, such as in another directory than the rank that downloads on its
  *             host.
- *             LKS_ERR_FORMAT: a file differs.
+ *             LKS_ERR_FORMAT: a file differs, also one that was added during the download.
  *             LKS_ERR_TIMEOUT: another process that downloads the set makes no progress for a minute. */
 LKS_API lks_status lks_data_get(lks_group *group, const char *name, const char *directory,
                                 const lks_data_options *options);

@@ -466,6 +466,52 @@ static void what_another_process_has_just_completed_is_no_stranger(void **state)
     remove_tree("set");
 }
 
+/* Called in the next fsync, which follows the download of a file, as if the user did it at that time. */
+static void (*at_fsync)(void);
+
+/* Replaces the C library's function. */
+int fsync(int descriptor) {
+    void (*call)(void) = at_fsync;
+    at_fsync = NULL;
+    if (call != NULL) call();
+    return (int)syscall(SYS_fsync, descriptor);
+}
+
+static void add_own_file(void) { write_file("set/packed", "mine", 4); /* would be read instead of packed.gz */ }
+
+static void add_directory_of_others(void) {
+    char path[PATH_NBYTES];
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_file("set/thesis.tex", "mine", 4);
+}
+
+static void files_added_during_the_download_are_not_replaced(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    bool was_there;
+    const char *modes[MAX_MIRRORS] = {"good"};
+    lksi_get_options options = {.limits = &quick, .verifies = true};
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    at_fsync = add_own_file;
+    assert_int_equal(get_with("set", modes, &options, &was_there), LKS_ERR_FORMAT);
+    assert_non_null(strstr(lks_error_text(), "/set/packed: 4 bytes with SHA-256"));
+    assert_non_null(strstr(lks_error_text(), "it is replaced only on request (--force)"));
+    assert_holds("set/packed", "mine");
+    int before = n_requests();
+    options.replaces = true;
+    assert_ok(get_with("set", modes, &options, &was_there));
+    assert_int_equal(n_requests(), before); /* the first call's downloads were kept */
+    assert_complete("set");
+    remove_tree("set");
+    at_fsync = add_directory_of_others;
+    assert_int_equal(get("set", "good", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "/set: holds other files, and none of test"));
+    assert_int_equal(count_files("set"), 1);
+    remove_tree("set");
+}
+
 static void a_place_of_another_user_is_refused_before_the_download(void **state) {
     (void)state;
     char path[PATH_NBYTES];
@@ -841,6 +887,7 @@ int main(void) {
         cmocka_unit_test(a_link_to_nothing_is_named_before_the_download),
         cmocka_unit_test(files_that_differ_are_replaced_on_demand_only),
         cmocka_unit_test(directories_of_others_are_left_alone),
+        cmocka_unit_test(files_added_during_the_download_are_not_replaced),
         cmocka_unit_test(a_place_of_another_user_is_refused_before_the_download),
         cmocka_unit_test(what_another_process_has_just_completed_is_no_stranger),
         cmocka_unit_test(what_a_link_at_a_place_leads_to_is_left_alone),

@@ -141,14 +141,17 @@ static void sync_directory(const char *path) {
     close(descriptor);
 }
 
-lks_status lksi_place_install(const lksi_place *place, lksi_is_lacking is_lacking, const void *context) {
-    lks_status status = LKS_OK;
+lks_status lksi_place_install(const lksi_place *place, bool *is_installed) {
+    *is_installed = false;
     sync_directory(place->staged);
-    if (!place->is_there) {
-        if (rename(place->staged, place->directory) == 0) return LKS_OK;
-        if (errno != EEXIST && errno != ENOTEMPTY)
-            return lksi_error_file(place->directory); /* otherwise another process has just created it */
-    }
+    if (place->is_there) return LKS_OK;
+    *is_installed = rename(place->staged, place->directory) == 0;
+    /* Otherwise somebody has just created it. */
+    return *is_installed || errno == EEXIST || errno == ENOTEMPTY ? LKS_OK : lksi_error_file(place->directory);
+}
+
+lks_status lksi_place_fill(const lksi_place *place, lksi_is_lacking is_lacking, const void *context) {
+    lks_status status = LKS_OK;
     DIR *stream = open_directory(place->staged);
     if (stream == NULL) return lksi_error_file(place->staged);
     for (const char *name; status == LKS_OK && (name = next_file(stream)) != NULL;)
