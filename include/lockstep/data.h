@@ -202,9 +202,10 @@ typedef struct lks_data_options {
  *             LKS_ERR_ARGUMENT: there is no such set. The text lists all names.
  *             LKS_ERR_UNSUPPORTED: libcurl or libarchive is missing.
  *             LKS_ERR_FILE: no mirror has the file (the text says what each one answered); no space; no write
- *             permission; the directory holds only other files; or a rank's own directory lacks a file, because it is
- *             not the one of the rank that downloads on its host.
- *             LKS_ERR_FORMAT: a file differs.
+ *             permission; the directory holds only other files; a temporary directory belongs to another user; or a
+ *             rank cannot find a file where it looks, such as in another directory than the rank that downloads on its
+ *             host.
+ *             LKS_ERR_FORMAT: a file differs, also one that was added during the download.
  *             LKS_ERR_TIMEOUT: another process that downloads the set makes no progress for a minute. */
 LKS_API lks_status lks_data_get(lks_group *group, const char *name, const char *directory,
                                 const lks_data_options *options);

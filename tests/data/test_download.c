@@ -133,6 +133,16 @@ static void assert_complete(const char *name) {
     assert_int_equal(count_files(name), 2); /* no other files */
 }
 
+static void assert_holds(const char *name, const char *expected) {
+    char path[PATH_NBYTES], found[8] = "";
+    path_of(path, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) fail_msg("%s is gone", name);
+    assert_non_null(fgets(found, sizeof found, file));
+    fclose(file);
+    assert_true(strncmp(found, expected, strlen(expected)) == 0);
+}
+
 static void remove_tree(const char *name) {
     char command[PATH_NBYTES];
     snprintf(command, sizeof command, "rm -rf '%s/%s' '%s/.%s.'*", work, name, work, name);
@@ -456,6 +466,66 @@ static void what_another_process_has_just_completed_is_no_stranger(void **state)
     remove_tree("set");
 }
 
+/* Called in the next fsync, which follows the download of a file, as if the user did it at that time. */
+static void (*at_fsync)(void);
+
+/* Replaces the C library's function. */
+int fsync(int descriptor) {
+    void (*call)(void) = at_fsync;
+    at_fsync = NULL;
+    if (call != NULL) call();
+    return (int)syscall(SYS_fsync, descriptor);
+}
+
+static void add_own_file(void) { write_file("set/packed", "mine", 4); /* would be read instead of packed.gz */ }
+
+static void add_directory_of_others(void) {
+    char path[PATH_NBYTES];
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_file("set/thesis.tex", "mine", 4);
+}
+
+static void files_added_during_the_download_are_not_replaced(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    bool was_there;
+    const char *modes[MAX_MIRRORS] = {"good"};
+    lksi_get_options options = {.limits = &quick, .verifies = true};
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    at_fsync = add_own_file;
+    assert_int_equal(get_with("set", modes, &options, &was_there), LKS_ERR_FORMAT);
+    assert_non_null(strstr(lks_error_text(), "/set/packed: 4 bytes with SHA-256"));
+    assert_non_null(strstr(lks_error_text(), "it is replaced only on request (--force)"));
+    assert_holds("set/packed", "mine");
+    int before = n_requests();
+    options.replaces = true;
+    assert_ok(get_with("set", modes, &options, &was_there));
+    assert_int_equal(n_requests(), before); /* the first call's downloads were kept */
+    assert_complete("set");
+    remove_tree("set");
+    at_fsync = add_directory_of_others;
+    assert_int_equal(get("set", "good", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "/set: holds other files, and none of test"));
+    assert_int_equal(count_files("set"), 1);
+    remove_tree("set");
+}
+
+static void a_place_of_another_user_is_refused_before_the_download(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    if (geteuid() != 0) skip(); /* only root may give a directory away */
+    place_of(path, "download");
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_int_equal(chown(path, 65534, 65534), 0);
+    int before = n_requests();
+    assert_int_equal(get("set", "good", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "-0: belongs to another user"));
+    assert_int_equal(n_requests(), before);
+    remove_tree("set");
+}
+
 /* Another user may have made the links, where all may write. */
 static void what_a_link_at_a_place_leads_to_is_left_alone(void **state) {
     (void)state;
@@ -524,16 +594,6 @@ static lks_status get_archive(const lksi_download *archive, const char *mode, co
     snprintf(url, sizeof url, "http://127.0.0.1:%d/%s", server.port, mode);
     path_of(path, "archive");
     return lksi_get(&set, path, options, &progress, &was_there);
-}
-
-static void assert_holds(const char *name, const char *expected) {
-    char path[PATH_NBYTES], found[8] = "";
-    path_of(path, name);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) fail_msg("%s is gone", name);
-    assert_non_null(fgets(found, sizeof found, file));
-    fclose(file);
-    assert_true(strncmp(found, expected, strlen(expected)) == 0);
 }
 
 /* Both files that belong to the set, and a readme that an archive has besides. */
@@ -621,6 +681,23 @@ static void a_holder_without_a_sign_of_life_is_named(void **state) {
     assert_false(lksi_file_exists(path));
     assert_ok(lksi_lock_acquire(&wanted, path, &options, &progress));
     lksi_lock_release(wanted);
+}
+
+/* A user can take over what another's killed program left, and name the new holder in it. */
+static void a_lock_may_be_written_by_every_user(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    struct stat info;
+    lksi_download_progress progress = {.lock = -1};
+    lksi_lock *held;
+    lksi_lock_options options = {.timeout_ms = 300, .purpose = "test"};
+    path_of(path, "lock");
+    mode_t before = umask(077);
+    assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
+    umask(before);
+    assert_int_equal(fstat(lksi_lock_descriptor(held), &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0666);
+    lksi_lock_release(held);
 }
 
 static void assert_held(const char *path) {
@@ -740,7 +817,7 @@ static int asks_otherwise_on_1(void *argument) {
 static void ranks_that_ask_for_different_sets_are_told(void **state) {
     (void)state;
     static const char *const names[] = {"ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"};
-    char here[PATH_NBYTES], empty[PATH_NBYTES], same[PATH_NBYTES], name[64];
+    char here[PATH_NBYTES], empty[PATH_NBYTES], same[PATH_NBYTES], name[64], not_found[2 * PATH_NBYTES];
     path_of(here, "ptb");
     path_of(empty, "empty");
     path_of(same, "same");
@@ -749,6 +826,8 @@ static void ranks_that_ask_for_different_sets_are_told(void **state) {
         snprintf(name, sizeof name, "ptb/%s", names[i]);
         write_file(name, "x", 1);
     }
+    snprintf(not_found, sizeof not_found, "rank 1 cannot find the set where it looks: %s/ptb.train.txt: no such file",
+             empty);
     request cases[] = {
         {"ptb", here, "mnist", here, 0, LKS_ERR_MISMATCH,
          "rank 0 asks for ptb (verifies 0, replaces 0), rank 1 for mnist ("},
@@ -756,7 +835,7 @@ static void ranks_that_ask_for_different_sets_are_told(void **state) {
         {"ptb", here, NULL, here, 0, LKS_ERR_MISMATCH, "rank 1 for no set"},
         {"ptb", here, "ptb", here, 1, LKS_ERR_MISMATCH, "rank 1 for ptb (verifies 0, replaces 1)"},
         {NULL, here, NULL, here, 0, LKS_ERR_ARGUMENT, "`name` is NULL"},
-        {"ptb", here, "ptb", empty, 0, LKS_ERR_FILE, "/empty/ptb.train.txt: no such file"},
+        {"ptb", here, "ptb", empty, 0, LKS_ERR_FILE, not_found},
         {"ptb", here, "ptb", same, 0, LKS_OK, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -808,12 +887,15 @@ int main(void) {
         cmocka_unit_test(a_link_to_nothing_is_named_before_the_download),
         cmocka_unit_test(files_that_differ_are_replaced_on_demand_only),
         cmocka_unit_test(directories_of_others_are_left_alone),
+        cmocka_unit_test(files_added_during_the_download_are_not_replaced),
+        cmocka_unit_test(a_place_of_another_user_is_refused_before_the_download),
         cmocka_unit_test(what_another_process_has_just_completed_is_no_stranger),
         cmocka_unit_test(what_a_link_at_a_place_leads_to_is_left_alone),
         cmocka_unit_test(a_directory_that_is_there_is_filled),
         cmocka_unit_test(an_archive_is_unpacked_whole_or_not_at_all),
         cmocka_unit_test(an_archive_gives_only_what_is_lacking),
         cmocka_unit_test(a_holder_without_a_sign_of_life_is_named),
+        cmocka_unit_test(a_lock_may_be_written_by_every_user),
         cmocka_unit_test(without_flock_one_at_a_time_holds_it_too),
         cmocka_unit_test(without_flock_the_lock_of_an_ended_process_is_taken),
         cmocka_unit_test(an_unknown_set_is_refused_with_those_that_there_are),

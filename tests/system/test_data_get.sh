@@ -102,10 +102,33 @@ if [ "$(id -u)" = 0 ] && "${as_nobody[@]}" test -x "$lockstep" 2>/dev/null; then
     wait_for_bytes "$work/shared$mode"
     kill -9 $victim
     wait $victim 2>/dev/null
+    lock=$work/shared$mode/.$set.lockstep-lock
+    "${as_nobody[@]}" "$lockstep" data get "$set" --dir "$work/shared$mode" --quiet >"$work/out" 2>"$work/err" &
+    victim=$!
+    for _ in $(seq 400); do
+      read -r _ holder 2>/dev/null <"$lock"
+      [ "$holder" = $victim ] && break
+      sleep 0.05
+    done
+    before=$(stat -c %y "$lock")
+    sleep 2.5
+    check "in a directory of mode $mode the lock names the user who took it over, and shows that it lives" eval \
+      "[ '$holder' = $victim ] && [ '$(stat -c %y "$lock")' != '$before' ]"
+    kill -9 $victim
+    wait $victim 2>/dev/null
     serve good
     run timeout 100 "${as_nobody[@]}" "$lockstep" data get "$set" --dir "$work/shared$mode"
     check "what another user's killed download left in a directory of mode $mode stops nobody" eval \
       '[ "$status" = 0 ] && [ -e "$work/shared$mode/.$set.lockstep-download-0" ] && is_right "$work/shared$mode"'
+  done
+  mkdir -m 1777 "$work/sticky"
+  forget
+  for kind in new download; do
+    mkdir -m 777 "$work/sticky/.$set.lockstep-$kind-65534"
+    run timeout 100 "${as_nobody[@]}" "$lockstep" data get "$set" --dir "$work/sticky"
+    check "another user's directory '$kind' is refused before the download" eval \
+      'failed 1 "$work/sticky/.$set.lockstep-$kind-65534: (Operation not permitted|belongs to another user)" && asked "^good" 0'
+    rmdir "$work/sticky/.$set.lockstep-$kind-65534"
   done
   mkdir -m 700 "$work/secret"
   ln -s "$source" "$work/secret/$set"

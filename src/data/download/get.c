@@ -144,7 +144,8 @@ static lks_status stage(const errand *e, const lksi_download *download) {
     return found.n_different > 0 ? lksi_error(LKS_ERR_FORMAT, "%s", found.different) : LKS_OK;
 }
 
-/* Of the files that an archive has besides, none replaces one of the user. */
+/* A file that the user has added since the last check_replaceable stays. Of the files that an archive has besides, none
+ * replaces one of the user. */
 static bool is_lacking(const void *context, const char *name) {
     const errand *e = context;
     char path[LKSI_PATH_NBYTES];
@@ -152,16 +153,26 @@ static bool is_lacking(const void *context, const char *name) {
         for (int j = 0; j < e->set->downloads[i].n_contents; j++) {
             const lksi_content *content = &e->set->downloads[i].contents[j];
             if (strcmp(name, content->name) != 0) continue;
-            return lksi_content_check(content, e->directory, e->options->verifies, e->progress) != LKSI_PRESENT;
+            lksi_presence presence = lksi_content_check(content, e->directory, e->options->verifies, e->progress);
+            return presence == LKSI_MISSING || (presence == LKSI_DIFFERENT && e->options->replaces);
         }
     return lksi_path(path, "%s/%s", e->directory, name) == LKS_OK && !lksi_file_exists(path);
 }
 
+/* A directory that exists is examined again, because the user may have added files during the download. */
+static lks_status install(const errand *e) {
+    inventory found;
+    bool is_installed;
+    LKS_TRY(lksi_place_install(e->place, &is_installed));
+    if (is_installed) return LKS_OK;
+    take_inventory(e->set, e->directory, e->options->verifies, e->progress, &found);
+    LKS_TRY(check_replaceable(e, &found));
+    return lksi_place_fill(e->place, is_lacking, e);
+}
+
 static lks_status stage_all(const errand *e) {
-    LKS_TRY(lksi_place_remove(e->place->staged)); /* left by a killed program */
-    LKS_TRY(lksi_place_make(e->place->staged));
     for (int i = 0; i < e->set->n_downloads; i++) LKS_TRY(stage(e, &e->set->downloads[i]));
-    return lksi_place_install(e->place, is_lacking, e);
+    return install(e);
 }
 
 /* After an error: moves files back, so that they are not downloaded again. Archives are extracted again. */
@@ -184,8 +195,8 @@ static lks_status get_locked(const errand *e, bool *was_there) {
     *was_there = is_complete(&found); /* another process may have completed it meanwhile */
     if (*was_there) return LKS_OK;
     LKS_TRY(check_replaceable(e, &found));
-    LKS_TRY(lksi_place_make(e->place->downloads));
-    lks_status status = fetch_all(e);
+    lks_status status = lksi_place_make(e->place);
+    if (status == LKS_OK) status = fetch_all(e);
     if (status == LKS_OK) status = stage_all(e);
     if (status == LKS_OK) return lksi_place_remove(e->place->downloads);
     char text[1024]; /* keeps the first error */

@@ -54,25 +54,13 @@ static bool has_ended(const owner *who) {
 /* The result of one attempt. */
 typedef enum attempt { TAKEN, HELD, WITHOUT_FLOCK, FAILED } attempt;
 
-/* FAILED with errno EEXIST: the file exists. */
+/* FAILED with errno EEXIST: the file exists. Every user may write to it, whatever the umask says, because a killed
+ * program leaves it. In a sticky directory another user could not remove it, but must name itself in it. */
 static attempt make_file(const char *path, int *descriptor) {
     *descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    return *descriptor >= 0 ? TAKEN : FAILED;
-}
-
-/* Removes a lock file of another user, which cannot be opened for writing, if nobody holds it. The next attempt then
- * creates a new one. Where only its owner may remove it (a sticky directory), it is the lock, although it names the
- * owner and shows no sign of life of this process. */
-static attempt take_over(const char *path, int *descriptor) {
-    *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED;
-    bool is_left = flock(*descriptor, LOCK_EX | LOCK_NB) == 0, is_held = !is_left && errno == EWOULDBLOCK;
-    bool is_gone = is_left && (!lksi_file_is_still_named(*descriptor, path) || unlink(path) == 0);
-    int why = is_left ? errno : EACCES;
-    if (is_left && !is_gone && why == EPERM) return TAKEN;
-    close(*descriptor);
-    errno = why;
-    return is_gone || is_held ? HELD : FAILED;
+    if (*descriptor < 0) return FAILED;
+    (void)fchmod(*descriptor, 0666);
+    return TAKEN;
 }
 
 /* Without flock only the process that created the file holds the lock, and no other may remove the file here. */
@@ -81,7 +69,6 @@ static attempt try_flock(const char *path, int *descriptor) {
     if (!is_own) {
         if (errno != EEXIST) return FAILED;
         *descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-        if (*descriptor < 0 && errno == EACCES) return take_over(path, descriptor);
         if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED; /* ENOENT: it was just released */
     }
     bool is_locked = flock(*descriptor, LOCK_EX | LOCK_NB) == 0;
@@ -150,8 +137,7 @@ static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_op
             continue;
         }
         if (is_overdue(&w, path, options->timeout_ms)) {
-            if (!is_exclusive) return overdue(path, options);
-            unlink(path);
+            if (!is_exclusive || (unlink(path) != 0 && errno != ENOENT)) return overdue(path, options);
             w.since_ns = 0;
         }
         tell(&w, path, options, progress);

@@ -10,15 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-lks_status lksi_place_make(const char *directory) {
-    struct stat info;
-    if (mkdir(directory, 0777) == 0) return LKS_OK;
-    if (errno != EEXIST) return lksi_error_file(directory);
-    if (lstat(directory, &info) == 0 && S_ISDIR(info.st_mode)) return LKS_OK;
-    errno = ENOTDIR;
-    return lksi_error_file(directory);
-}
-
 /* Writes PREFIXdownload-UID, PREFIXnew-UID and PREFIXlock. What another user's killed program has left cannot be
  * changed, so each user has places of their own. All users have one lock. */
 static lks_status name_places(lksi_place *place, const char *prefix) {
@@ -114,6 +105,20 @@ lks_status lksi_place_remove(const char *directory) {
     return status;
 }
 
+/* Where others may write too, another user may have made `downloads`, and could then change a file after its check.
+ * `staged` is always new, so its owner is what this file system calls this user. */
+lks_status lksi_place_make(const lksi_place *place) {
+    struct stat own, found;
+    LKS_TRY(lksi_place_remove(place->staged)); /* left by a killed program */
+    if (mkdir(place->staged, 0777) != 0) return lksi_error_file(place->staged);
+    if (mkdir(place->downloads, 0777) == 0) return LKS_OK;
+    if (errno != EEXIST || lstat(place->downloads, &found) != 0) return lksi_error_file(place->downloads);
+    if (!S_ISDIR(found.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a directory", place->downloads);
+    if (lstat(place->staged, &own) != 0) return lksi_error_file(place->staged);
+    if (found.st_uid != own.st_uid) return lksi_error(LKS_ERR_FILE, "%s: belongs to another user", place->downloads);
+    return LKS_OK;
+}
+
 /* NAME.gz also replaces NAME, because readers prefer an uncompressed file. */
 static lks_status install_file(const lksi_place *place, const char *name) {
     char path[LKSI_PATH_NBYTES], target[LKSI_PATH_NBYTES];
@@ -136,14 +141,17 @@ static void sync_directory(const char *path) {
     close(descriptor);
 }
 
-lks_status lksi_place_install(const lksi_place *place, lksi_is_lacking is_lacking, const void *context) {
-    lks_status status = LKS_OK;
+lks_status lksi_place_install(const lksi_place *place, bool *is_installed) {
+    *is_installed = false;
     sync_directory(place->staged);
-    if (!place->is_there) {
-        if (rename(place->staged, place->directory) == 0) return LKS_OK;
-        if (errno != EEXIST && errno != ENOTEMPTY)
-            return lksi_error_file(place->directory); /* otherwise another process has just created it */
-    }
+    if (place->is_there) return LKS_OK;
+    *is_installed = rename(place->staged, place->directory) == 0;
+    /* Otherwise somebody has just created it. */
+    return *is_installed || errno == EEXIST || errno == ENOTEMPTY ? LKS_OK : lksi_error_file(place->directory);
+}
+
+lks_status lksi_place_fill(const lksi_place *place, lksi_is_lacking is_lacking, const void *context) {
+    lks_status status = LKS_OK;
     DIR *stream = open_directory(place->staged);
     if (stream == NULL) return lksi_error_file(place->staged);
     for (const char *name; status == LKS_OK && (name = next_file(stream)) != NULL;)

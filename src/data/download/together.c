@@ -91,7 +91,7 @@ static lks_status look(errand *e, const char *directory, int rank) {
     if (status == LKS_OK) return LKS_OK;
     char text[LKSI_ERROR_TEXT_NBYTES];
     lksi_error_keep(text);
-    return lksi_error(status, "rank %d looks in another directory than the rank that downloads: %s", rank, text);
+    return lksi_error(status, "rank %d cannot find the set where it looks: %s", rank, text);
 }
 
 static lks_status get_together(lks_group *group, errand *e, const char *directory) {
