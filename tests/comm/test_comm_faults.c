@@ -199,6 +199,33 @@ static void counts_of_a_pair_that_differ_are_named_on_all_ranks(void **state) {
     }
 }
 
+/* Every rank takes itself for the root. So all of them send more than the connections hold, and none receives. */
+static int send_from_every_rank(int rank, int size, void *argument) {
+    const char *operation = argument;
+    enum { NBYTES = 32 << 20 };
+    lks_group *world;
+    char *in = calloc((size_t)size, NBYTES), *out = malloc(NBYTES), mine[80];
+    MUST(in != NULL && out != NULL);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 60000, .transport = "tcp"}));
+    lks_status status = strcmp(operation, "broadcast") == 0 ? lks_broadcast(world, in, NBYTES, LKS_U8, rank, NULL)
+                                                            : lks_scatter(world, in, out, NBYTES, LKS_U8, rank, NULL);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 1: rank ");
+    snprintf(mine, sizeof mine, "rank %d called %s(count %d, u8, root %d, algorithm ", rank, operation, NBYTES, rank);
+    if (size == 2) MUST_SAY(mine);
+    lks_group_destroy(world);
+    free(in);
+    free(out);
+    return 0;
+}
+
+static void roots_that_differ_are_shown_though_no_rank_receives(void **state) {
+    (void)state;
+    run_processes(2, send_from_every_rank, "broadcast");
+    run_processes(2, send_from_every_rank, "scatter");
+    run_processes(3, send_from_every_rank, "broadcast");
+}
+
 /* An exchange has no algorithm to show. */
 static int exchange_something_else_over_tcp(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -2057,6 +2084,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_did_not_answer_a_visit_is_visited_again),
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
         cmocka_unit_test(a_forked_child_does_not_wait_for_a_worker_of_its_parent),
+        cmocka_unit_test(roots_that_differ_are_shown_though_no_rank_receives),
         cmocka_unit_test(a_forked_child_has_a_worker_of_its_own_in_a_group_of_one),
         cmocka_unit_test(a_forked_child_frees_the_memory_alone_of_its_parents_world),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
