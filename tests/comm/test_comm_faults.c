@@ -1794,7 +1794,7 @@ static int send_what_is_not_mapped(int rank, int size, void *argument) {
     lks_status status =
         rank == 0 ? lks_send(world, data, nbytes, LKS_U8, 1, 0) : lks_recv(world, data, nbytes, LKS_U8, 0, 0, NULL);
     if (status == LKS_OK) status = lks_barrier(world, NULL);
-    MUST(status == (is_wrong ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    MUST(status == (is_wrong ? LKS_ERR_SYSTEM : LKS_ERR_PEER));
     MUST_SAY(is_sender_wrong ? "rank 0's own buffer cannot be read" : "rank 1's own buffer cannot be written");
     lks_group_destroy(world);
     return 0;
