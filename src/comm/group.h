@@ -211,6 +211,8 @@ static inline void lksi_uncount_call(lks_group *group) {
 lks_status lksi_group_form(lks_group *group, int *connections);
 /* Creates a group with room for its error text and `size` members. */
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
+/* Sets the order of additions of the group and its parts. */
+void lksi_group_set_order(lks_group *group, lks_order order);
 
 /* The number of forks between the first process and this one. A forked child holds copies of its parent's groups but is
  * not a member: it would act in its parent's name, and wait for threads of its parent. A group of one rank remains
