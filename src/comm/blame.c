@@ -108,7 +108,7 @@ static void explain(const lksi_doing *doing, bool is_seen, char *why, size_t why
     if (!is_seen)
         why[0] = '\0';
     else if (doing->elsewhere[0] != '\0')
-        snprintf(why, why_nbytes, "is in %s of another group", doing->elsewhere);
+        snprintf(why, why_nbytes, "is in %s (do all ranks make the same calls?)", doing->elsewhere);
     else if (doing->awaited == LKSI_DOING_ANY)
         snprintf(why, why_nbytes, "waits for any rank");
     else

@@ -57,8 +57,9 @@ void lksi_work_become_worker(bool is_patient);
 bool lksi_group_worker_may_spin(const lks_group *group);
 
 /* Binds `other`, a group of the same ranks, to `group`: it fails when `group` fails, so no rank waits there for a rank
- * that gave up. No other thread may use `group` while a group is bound to it or one of both is destroyed. */
-void lksi_group_bind(lks_group *group, lks_group *other);
+ * that gave up. No other thread may use `group` while a group is bound to it or one of both is destroyed. `owner`, a
+ * string literal ("optimizer"), names the user of `other` in errors. */
+void lksi_group_bind(lks_group *group, lks_group *other, const char *owner);
 
 /* Lends the group: until it is given back, only worker threads of `borrower` may run collectives on it. On other
  * threads these return LKS_ERR_STATE, and so does lending it to another borrower. `name` names the user in the error.

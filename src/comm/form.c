@@ -144,6 +144,12 @@ static lks_status form_levels(lks_group *group) {
     return status;
 }
 
+void lksi_group_set_order(lks_group *group, lks_order order) {
+    group->order = order;
+    if (group->inner != NULL) group->inner->order = order;
+    if (group->outer != NULL) group->outer->order = order;
+}
+
 static lks_status join_other_hosts(lks_group *group, int *connections) {
     return group->world->is_over_mpi ? lksi_mpi_join(group, connections) : lksi_tcp_join(group, connections);
 }

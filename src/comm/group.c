@@ -217,7 +217,10 @@ static void leave_seat(const lks_group *group) {
     lksi_may_be_reused();
 }
 
-void lksi_group_bind(lks_group *group, lks_group *other) {
+void lksi_group_bind(lks_group *group, lks_group *other, const char *owner) {
+    pthread_mutex_lock(&other->world->mutex); /* other threads read `owner` of the world's groups */
+    other->owner = owner;
+    pthread_mutex_unlock(&other->world->mutex);
     other->bound_to = group;
     other->next_bound = group->bound;
     group->bound = other;

@@ -93,6 +93,8 @@ struct lks_group {
     bool is_world;      /* made by lks_init, with all ranks of the job */
     unsigned n_forks;   /* lksi_n_forks when the group or its worker was made */
     uint64_t id;        /* the same on all ranks, unique in the job */
+    uint64_t origin;    /* id of the group that it was split from; 0: none */
+    const char *owner;  /* the part of the library that has split it for itself ("optimizer"); NULL: none */
     uint64_t n_splits;
     lksi_member *members;     /* of all ranks, by rank */
     lks_group *next_in_world; /* guarded by the world */
@@ -210,6 +212,8 @@ static inline void lksi_uncount_call(lks_group *group) {
  * deadline counts from progress.started_ns if that is set, otherwise from now. `connections` is as for lksi_tcp_join.
  * Collective over the group. After an error lks_group_destroy frees what was made. */
 lks_status lksi_group_form(lks_group *group, int *connections);
+/* Sets the order of additions of the group and its parts. */
+void lksi_group_set_order(lks_group *group, lks_order order);
 /* Creates a group with room for its error text and `size` members. */
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
 

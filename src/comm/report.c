@@ -99,16 +99,33 @@ static bool sleeps_in_call(const lks_group *groups, const lks_group *group, int 
     return false;
 }
 
-static void describe_call(const lks_group *groups, const lks_group *group, int who, char *text, size_t text_nbytes) {
-    const lksi_seat *seat = seat_of(group, who);
+/* Names `other` in a text about `group`. */
+static void append_name(const lks_group *other, const lks_group *group, char *text, size_t text_nbytes) {
+    if (other->owner != NULL)
+        lksi_append(text, text_nbytes, "the %s's own group", other->owner);
+    else if (other->id == group->origin && group->owner != NULL)
+        lksi_append(text, text_nbytes, "the group that the %s was given", group->owner);
+    else if (other->id == group->origin)
+        lksi_append(text, text_nbytes, "the group that this one was split from");
+    else if (other->origin == group->id)
+        lksi_append(text, text_nbytes, "a group that was split from this one");
+    else
+        lksi_append(text, text_nbytes, "another group");
+}
+
+/* Describes what world rank `who` does in `other`, in a text about `group`. */
+static void describe_call(const lks_group *groups, const lks_group *other, const lks_group *group, int who, char *text,
+                          size_t text_nbytes) {
+    const lksi_seat *seat = seat_of(other, who);
     if (seat == NULL) return;
-    bool is_in_call = sleeps_in_call(groups, group, who);
+    bool is_in_call = sleeps_in_call(groups, other, who);
     const lksi_activity *shown = &seat->activities[is_in_call ? LKSI_CONTEXT_COLLECTIVE : LKSI_CONTEXT_USER];
     if (!is_in_call && !sleeps(shown)) return;
     char name[17];
     name_of(shown->name, name);
-    snprintf(text, text_nbytes, "%s %llu (%s)", is_in_call ? "call" : "message",
-             (unsigned long long)get(&shown->sequence), name);
+    lksi_append(text, text_nbytes, "%s %llu (%s) of ", is_in_call ? "call" : "message",
+                (unsigned long long)get(&shown->sequence), name);
+    append_name(other, group, text, text_nbytes);
 }
 
 void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_t text_nbytes) {
@@ -117,7 +134,7 @@ void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_
     pthread_mutex_lock(&world->mutex);
     for (const lks_group *other = world->groups; other != NULL && text[0] == '\0'; other = other->next_in_world)
         if (other != group && other != group->parent && other->parent == NULL)
-            describe_call(world->groups, other, lksi_world_rank(group, rank), text, text_nbytes);
+            describe_call(world->groups, other, group, lksi_world_rank(group, rank), text, text_nbytes);
     pthread_mutex_unlock(&world->mutex);
 }
 
@@ -141,7 +158,7 @@ static void add_remote(char *text, size_t text_nbytes, const lks_group *group, c
     if (doing->is_known && doing->awaited >= 0 && doing->awaited < group->size)
         lksi_append(text, text_nbytes, ", waits for rank %d", lksi_world_rank(group, doing->awaited));
     else if (doing->is_known && doing->elsewhere[0] != '\0')
-        lksi_append(text, text_nbytes, ", is in %s of another group", doing->elsewhere);
+        lksi_append(text, text_nbytes, ", is in %s", doing->elsewhere);
 }
 
 void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {

@@ -25,6 +25,7 @@ static lks_status form(lks_group *group, const choice *members, int n_members, i
     LKS_TRY(lksi_group_create(&made, mine, n_members, group->timeout_ms, group->order));
     for (int i = 0; i < n_members; i++) made->members[i] = group->members[members[i].rank];
     made->id = lksi_mix(lksi_mix(group->id, group->n_splits), (uint64_t)members[0].color);
+    made->origin = group->id;
     made->world = group->world;
     made->parent = group; /* while the group is made, lost ranks are detected in the parent */
     lksi_world_hold(made->world);

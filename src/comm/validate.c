@@ -91,8 +91,8 @@ lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {
     const lksi_operation *operation = call->operation;
     LKS_TRY(lksi_group_check(group, operation->name));
     if (operation->is_rooted && (call->root < 0 || call->root >= group->size))
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: root %d is outside 0..%d", operation->name, call->root,
-                          group->size - 1);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: root %d is outside 0..%d, the ranks of this group", operation->name,
+                          call->root, group->size - 1);
     if (!operation->is_reduction && call->scale != 1)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: is not a reduction and takes no scale", operation->name);
     if (!operation->has_type) return LKS_OK;

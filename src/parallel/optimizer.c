@@ -52,7 +52,7 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
     if (optimizer->order == NULL) return LKS_ERR_MEMORY;
     lksi_order_reset(optimizer);
     LKS_TRY(lks_group_split(optimizer->group, 0, lks_group_rank(optimizer->group), &optimizer->figures));
-    lksi_group_bind(optimizer->group, optimizer->figures);
+    lksi_group_bind(optimizer->group, optimizer->figures, "optimizer");
     return lksi_progress_row_create(&optimizer->progress, lksi_step_run_item, optimizer,
                                     lksi_group_worker_may_spin(optimizer->group));
 }

@@ -14,7 +14,7 @@ lks_status lksi_trainer_prepare_statistics(lks_trainer *trainer) {
     LKS_TRY(alloc_stand_in(trainer));
     lks_group *group = trainer->options.group;
     LKS_TRY(lks_group_split(group, 0, lks_group_rank(group), &trainer->statistics));
-    lksi_group_bind(group, trainer->statistics);
+    lksi_group_bind(group, trainer->statistics, "trainer");
     return LKS_OK;
 }
 

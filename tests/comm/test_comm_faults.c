@@ -199,6 +199,33 @@ static void counts_of_a_pair_that_differ_are_named_on_all_ranks(void **state) {
     }
 }
 
+/* Every rank takes itself for the root. So all of them send more than the connections hold, and none receives. */
+static int send_from_every_rank(int rank, int size, void *argument) {
+    const char *operation = argument;
+    enum { NBYTES = 32 << 20 };
+    lks_group *world;
+    char *in = calloc((size_t)size, NBYTES), *out = malloc(NBYTES), mine[80];
+    MUST(in != NULL && out != NULL);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 60000, .transport = "tcp"}));
+    lks_status status = strcmp(operation, "broadcast") == 0 ? lks_broadcast(world, in, NBYTES, LKS_U8, rank, NULL)
+                                                            : lks_scatter(world, in, out, NBYTES, LKS_U8, rank, NULL);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 1: rank ");
+    snprintf(mine, sizeof mine, "rank %d called %s(count %d, u8, root %d, algorithm ", rank, operation, NBYTES, rank);
+    if (size == 2) MUST_SAY(mine);
+    lks_group_destroy(world);
+    free(in);
+    free(out);
+    return 0;
+}
+
+static void roots_that_differ_are_shown_though_no_rank_receives(void **state) {
+    (void)state;
+    run_processes(2, send_from_every_rank, "broadcast");
+    run_processes(2, send_from_every_rank, "scatter");
+    run_processes(3, send_from_every_rank, "broadcast");
+}
+
 /* An exchange has no algorithm to show. */
 static int exchange_something_else_over_tcp(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -841,7 +868,7 @@ static void ranks_sleep_where_there_are_no_fine_timeouts(void **state) {
 }
 
 /* Rank 0 alone makes a call that all ranks should make (to write a checkpoint, say). The others are in a call of
- * another group. */
+ * another group, which was split from the first one. */
 static int wait_in_two_groups(int rank, int size, void *argument) {
     (void)size;
     lks_group *world, *other;
@@ -851,7 +878,8 @@ static int wait_in_two_groups(int rank, int size, void *argument) {
     MUST_OK(lks_barrier(world, NULL));
     if (rank == 0) {
         MUST(lks_barrier(world, &(lks_collective_options){.timeout_ms = 1500}) == LKS_ERR_TIMEOUT);
-        MUST_SAY("which is in call 1 (all_reduce) of another group; barrier, call 3");
+        MUST_SAY("which is in call 1 (all_reduce) of a group that was split from this one (do all ranks make the same "
+                 "calls?); barrier, call 3");
     } else {
         MUST(lks_all_reduce(other, &x, &x, 1, LKS_I32, LKS_SUM, NULL) == LKS_ERR_PEER);
     }
@@ -860,8 +888,34 @@ static int wait_in_two_groups(int rank, int size, void *argument) {
     return 0;
 }
 
+/* The same as rank 1 sees it. It calls a group that a part of the library has made for itself. */
+static int wait_in_the_group_of_a_part(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world, *own;
+    int32_t x = rank;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = argument}));
+    MUST_OK(lks_group_split(world, 0, rank, &own));
+    lksi_group_bind(world, own, "optimizer");
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) {
+        MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+    } else {
+        lks_status status = lks_all_reduce(own, &x, &x, 1, LKS_I32, LKS_SUM,
+                                           &(lks_collective_options){.timeout_ms = rank == 1 ? 1500 : 0});
+        MUST(status == LKS_ERR_TIMEOUT); /* also on rank 2, which rank 1 tells */
+        MUST_SAY("which is in call 3 (barrier) of the group that the optimizer was given (do all ranks make the "
+                 "same calls?); all_reduce, call 1");
+    }
+    lks_group_destroy(own);
+    lks_group_destroy(world);
+    return 0;
+}
+
 static void whoever_is_in_another_groups_call_is_said_to_be(void **state) {
     (void)state;
+    run_threads(3, wait_in_the_group_of_a_part, NULL);
+    run_processes(3, wait_in_the_group_of_a_part, "shm");
+    run_processes(3, wait_in_the_group_of_a_part, "tcp");
     run_threads(3, wait_in_two_groups, NULL);
     run_processes(3, wait_in_two_groups, "shm");
     run_processes(3, wait_in_two_groups, "tcp");
@@ -1767,7 +1821,7 @@ static int send_what_is_not_mapped(int rank, int size, void *argument) {
     lks_status status =
         rank == 0 ? lks_send(world, data, nbytes, LKS_U8, 1, 0) : lks_recv(world, data, nbytes, LKS_U8, 0, 0, NULL);
     if (status == LKS_OK) status = lks_barrier(world, NULL);
-    MUST(status == (is_wrong ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    MUST(status == (is_wrong ? LKS_ERR_SYSTEM : LKS_ERR_PEER));
     MUST_SAY(is_sender_wrong ? "rank 0's own buffer cannot be read" : "rank 1's own buffer cannot be written");
     lks_group_destroy(world);
     return 0;
@@ -2030,6 +2084,7 @@ int main(void) {
         cmocka_unit_test(a_mismatch_is_told_though_a_rank_does_not_come),
         cmocka_unit_test(counts_that_differ_are_shown_over_tcp),
         cmocka_unit_test(counts_of_a_pair_that_differ_are_named_on_all_ranks),
+        cmocka_unit_test(roots_that_differ_are_shown_though_no_rank_receives),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
         cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
         cmocka_unit_test(what_an_exchange_means_is_shown_of_both_ranks),

@@ -239,7 +239,10 @@ static int ring_between_hosts(lks_group *group, const cluster *c) {
     float x[64] = {1};
     int32_t y[64] = {1};
     lks_group *outer = group->outer;
-    if (outer != NULL) outer->parent = group;
+    if (outer != NULL) outer->parent = group, outer->order = LKS_ORDER_ANY;
+    group->inner->order = LKS_ORDER_ANY;
+    lksi_group_set_order(group, LKS_ORDER_CANONICAL); /* of its parts, too */
+    MUST(group->order == LKS_ORDER_CANONICAL && group->inner->order == LKS_ORDER_CANONICAL);
     MUST_OK(lks_all_reduce(group, x, x, 64, LKS_F32, LKS_SUM, &two_level));
     MUST(outer == NULL || strcmp(lksi_group_last_algorithm(outer), "direct") == 0);
     MUST_OK(lks_all_reduce(group, y, y, 64, LKS_I32, LKS_SUM, &two_level));

@@ -820,13 +820,13 @@ static int report_over_tcp(int rank, int size, void *argument) {
     if (rank == 0) {
         for (int i = 0; i < 500; i++) {
             lks_group_report(world, report, sizeof report);
-            if (strstr(report, "waits for rank 2") != NULL && strstr(report, "of another group") != NULL) break;
+            if (strstr(report, "waits for rank 2") != NULL && strstr(report, "is in message 1") != NULL) break;
             lksi_sleep_ns(10000000);
         }
         MUST(strstr(report, "): completed call 2 (barrier)\n") != NULL);
         MUST(strstr(report, "): reached over tcp; has reached call 2, waits for rank 2\n") != NULL);
-        MUST(strstr(report, "): reached over tcp; has reached call 2, is in message 1 (recv) of another group\n") !=
-             NULL);
+        MUST(strstr(report, "): reached over tcp; has reached call 2, is in message 1 (recv) of a group that was split "
+                            "from this one\n") != NULL);
         MUST_OK(lks_send(other, &x, 1, LKS_I32, 2, 1));
     } else if (rank == 1) {
         MUST_OK(lks_recv(world, &x, 1, LKS_I32, 2, 1, NULL));
@@ -927,7 +927,7 @@ static int bad_arguments(int rank, int size, void *argument) {
     lks_collective_options unknown = {.algorithm = "ring-o-roses"}, late = {.timeout_ms = -1}, scaled = {.scale = 2};
     MUST_OK(lks_init(&world, NULL));
     REFUSED(lks_broadcast(world, NULL, 1, LKS_F32, 0, NULL), "`data` is NULL with a count of 1");
-    REFUSED(lks_broadcast(world, x, 1, LKS_F32, 2, NULL), "root 2 is outside 0..1");
+    REFUSED(lks_broadcast(world, x, 1, LKS_F32, 2, NULL), "root 2 is outside 0..1, the ranks of this group");
     REFUSED(lks_broadcast(world, x, 1, LKS_F32, -1, NULL), "root -1");
     REFUSED(lks_broadcast(world, x, 1, (lks_type)77, 0, NULL), "77 is no type");
     REFUSED(lks_broadcast(world, x, SIZE_MAX / 4, LKS_F64, 0, NULL), "memory can hold");
@@ -944,7 +944,7 @@ static int bad_arguments(int rank, int size, void *argument) {
     REFUSED(lks_barrier(world, &unknown), "it has: auto, direct, dissemination");
     REFUSED(lks_barrier(world, &late), "negative");
     REFUSED(lks_reduce(world, x, x, 1, LKS_F32, LKS_SUM, 7, NULL), "root 7");
-    REFUSED(lks_send(world, x, 1, LKS_F32, 2, 0), "rank 2 is outside 0..1");
+    REFUSED(lks_send(world, x, 1, LKS_F32, 2, 0), "rank 2 is outside 0..1, the ranks of this group");
     REFUSED(lks_send(world, x, 1, LKS_F32, 0, -4), "tag -4 is negative");
     REFUSED(lks_send(world, NULL, 1, LKS_F32, 0, 0), "`data` is NULL");
     REFUSED(lks_recv(world, x, 1, (lks_type)77, 0, 0, NULL), "77 is no type");

@@ -180,6 +180,22 @@ static int mismatch(int rank, int size, void *argument) {
     return survive(world, rank);
 }
 
+/* Every rank takes itself for the root: all send, and none receives. */
+static int roots(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { NBYTES = 32 << 20 };
+    lks_group *world = NULL;
+    char *data = calloc(1, NBYTES);
+    lks_status status = lks_init(&world, NULL);
+    if (status == LKS_OK)
+        status = lks_broadcast(world, data, NBYTES, LKS_U8, rank, &(lks_collective_options){.timeout_ms = 60000});
+    free(data);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 1: rank ");
+    MUST_SAY("broadcast(count 33554432, u8, root ");
+    return survive(world, rank);
+}
+
 /* MPI would not detect the mismatch. */
 static int other_counts(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -386,6 +402,7 @@ static const struct {
              {"two_worlds", two_worlds},
              {"messages", messages},
              {"mismatch", mismatch},
+             {"roots", roots},
              {"loss", loss},
              {"own_mpi", own_mpi},
              {"finalised_before", finalised_before},
@@ -516,6 +533,8 @@ static void calls_that_differ_are_named_before_mpi_gets_them(void **state) {
     bool has_openmpi = has_mpi("openmpi"), has_mpich = has_mpi("mpich");
     if (has_openmpi) survive_under("openmpi", "--enable-recovery", "mismatch", 3);
     if (has_mpich) survive_under("mpich", "-disable-auto-cleanup", "mismatch", 3);
+    if (has_openmpi) survive_under("openmpi", "--enable-recovery", "roots", 3);
+    if (has_mpich) survive_under("mpich", "-disable-auto-cleanup", "roots", 3);
     if (has_openmpi) survive_under("openmpi", "--enable-recovery", "other_counts", 3);
     if (has_mpich) survive_under("mpich", "-disable-auto-cleanup", "other_counts", 3);
     if (!has_openmpi && !has_mpich) skip();

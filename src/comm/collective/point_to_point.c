@@ -9,7 +9,8 @@ static lks_status check_message(const lks_group *group, const char *name, const 
     LKS_TRY(lksi_group_check(group, name));
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", name, (int)type);
     if ((peer < 0 || peer >= group->size) && (is_send || peer != LKS_ANY_SOURCE))
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is outside 0..%d", name, peer, group->size - 1);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is outside 0..%d, the ranks of this group", name, peer,
+                          group->size - 1);
     if (tag < 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: tag %d is negative", name, tag);
     if (count > SIZE_MAX / 2 / each)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a count of %zu is more than memory can hold", name, count);

@@ -126,8 +126,8 @@ static lks_status make_events(lks_gpu_group *gpus) {
 static lks_status form(lks_gpu_group *gpus, lks_gpu_backend wanted) {
     LKS_TRY(agree(gpus, wanted));
     LKS_TRY(lks_group_split(gpus->parent, 0, gpus->parent->rank, &gpus->group));
-    lksi_group_bind(gpus->parent, gpus->group);
-    gpus->group->order = LKS_ORDER_CANONICAL; /* if any order is allowed, NCCL's own reduction is used */
+    lksi_group_bind(gpus->parent, gpus->group, "GPU group");
+    lksi_group_set_order(gpus->group, LKS_ORDER_CANONICAL); /* if any order is allowed, NCCL's own reduction is used */
     lks_status status = make_events(gpus);
     if (status == LKS_OK && gpus->is_nccl) status = create_communicator(gpus);
     return status == LKS_OK ? LKS_OK : lksi_gpu_fail(gpus, status);

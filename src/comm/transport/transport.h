@@ -23,8 +23,9 @@ enum { LKSI_DOING_ANY = -2 };
 typedef struct lksi_doing {
     bool is_known; /* false: the rank is stopped or does not answer */
     uint64_t sequence;
-    int awaited;        /* the rank it waits for; -1: it does not wait; LKSI_DOING_ANY: it waits for any rank */
-    char elsewhere[48]; /* its current call in another group ("call 2 (barrier)"); empty: none is known */
+    int awaited;         /* the rank it waits for; -1: it does not wait; LKSI_DOING_ANY: it waits for any rank */
+    char elsewhere[112]; /* its current call in another group ("call 2 (barrier) of another group"); empty: none is
+                          * known */
 } lksi_doing;
 
 /* The direction in which a caller waits for a byte stream: to `peer` (is_write) or from `peer`. */

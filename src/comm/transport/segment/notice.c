@@ -6,7 +6,8 @@
  * Mostly the first message shows the disagreement, because its header carries the call. If both ranks wait for each
  * other, no message is sent. So a step that has waited long sends a notice to the rank it waits for, and reads from all
  * ranks. A notice of an earlier call is stale. A notice of a later call is kept, because its reader may still get
- * there.
+ * there. Ranks that only send to each other read nothing either, so a step that has waited long to send also reads the
+ * headers that have come from all ranks.
  *
  * Only notices carry the words that explain a fingerprint. So a rank that detects another call by the header of a
  * message sends its own words to all ranks, and waits for the notice of the other rank. That notice comes at once, or
@@ -186,14 +187,18 @@ lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int 
     return LKS_OK;
 }
 
+lks_status lksi_step_listen_to_all(lks_group *group, const lksi_call *call) {
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank) LKS_TRY(listen_aside(group, call, rank, false));
+    return LKS_OK;
+}
+
 /* A rank in another call waits for this rank or has sent it something, over the streams of the whole group. */
 lks_status lksi_step_overhear(lks_group *group) {
     const lksi_call *call = group->divided;
-    lks_status status = LKS_OK;
     if (call == NULL) return LKS_OK;
     LKS_TRY(lksi_steps_open(group));
-    for (int rank = 0; rank < group->size && status == LKS_OK; rank++)
-        if (rank != group->rank) status = listen_aside(group, call, rank, false);
+    lks_status status = lksi_step_listen_to_all(group, call);
     return status == LKS_ERR_MISMATCH ? lksi_step_explain(group, call, -1) : status;
 }
 

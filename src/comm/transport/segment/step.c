@@ -97,10 +97,11 @@ static lks_status wait_for_either(lks_group *group, step *s) {
     if (!s->is_received) ranks[n] = s->from, interests[n++] = (lksi_interest){s->from, false};
     if (!s->is_sent) ranks[n] = s->to, interests[n++] = (lksi_interest){s->to, true};
     LKS_TRY(lksi_streams_wait(group, LKSI_CONTEXT_COLLECTIVE, interests, n, ranks, n, &s->pauses));
-    if (group->remote == NULL || s->is_received) return LKS_OK;
+    if (group->remote == NULL) return LKS_OK;
     int64_t now_ns = lksi_now_ns();
     if (s->waits_since_ns == 0) s->waits_since_ns = now_ns;
     if (now_ns - s->waits_since_ns < long_wait_ns) return LKS_OK;
+    if (s->is_received) return lksi_step_listen_to_all(group, s->call);
     bool is_between_messages = s->is_sent || s->to != s->from || s->n_out_done == 0;
     return lksi_step_compare_notes(group, s->call, s->from, is_between_messages);
 }

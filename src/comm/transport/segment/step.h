@@ -53,6 +53,8 @@ lks_status lksi_step_listen(lks_group *group, const lksi_call *call, int from);
 bool lksi_step_has_header(const lksi_step_pair *pair);
 /* For a step that has waited long for `awaited`: sends it a notice (may_write) and listens to all ranks. */
 lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int awaited, bool may_write);
+/* Listens to all ranks. For a step that has waited long to send: the others may be sending, too, in another call. */
+lks_status lksi_step_listen_to_all(lks_group *group, const lksi_call *call);
 /* For a rank that waits in a part of `group` (lks_group.divided): listens to all ranks of `group`. */
 lks_status lksi_step_overhear(lks_group *group);
 /* Creates what the steps of a group need, once. */

@@ -139,7 +139,7 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
 /* Names the awaited ranks. If the first one waits for another rank, the last rank of that chain is named, too. */
 static void describe_awaited(const lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
                              size_t text_nbytes) {
-    char why[96] = "";
+    char why[192] = "";
     const lks_group *whole = whole_of(group);
     text[0] = '\0';
     if (n_ranks == 0) lksi_append(text, text_nbytes, "any rank");
@@ -163,7 +163,7 @@ static int64_t find_still_ns(lksi_progress *progress, int64_t now_ns) {
 }
 
 static void report_stall(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t waited_ns) {
-    char doing[160], awaited[400];
+    char doing[160], awaited[512];
     lksi_progress_describe(group, context, doing, sizeof doing);
     describe_awaited(group, false, ranks, n_ranks, awaited, sizeof awaited);
     lksi_log(LKS_LOG_WARNING, "rank %d has waited %lld s for %s; %s", lksi_world_rank(group, group->rank),
@@ -193,7 +193,7 @@ static lks_status check_presence(const lks_group *group, lksi_context context, c
 }
 
 static lks_status timed_out(lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
-    char doing[160], awaited[400];
+    char doing[160], awaited[512];
     describe_awaited(group, true, ranks, n_ranks, awaited, sizeof awaited);
     lksi_progress_describe(group, context, doing, sizeof doing);
     LKS_TRY(lksi_refuse_aborted(group, context));
@@ -204,7 +204,7 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
 /* Another thread executes the call in progress, so group->progress is not read. That thread wakes periodically to look
  * around, so it is looked at several times. */
 lks_status lksi_refuse_late(const lks_group *group, const char *waiting, int64_t waited_ms, const char *ahead) {
-    char awaited[400] = "";
+    char awaited[512] = "";
     const lksi_activity *activity = &group->own_seat->activities[LKSI_CONTEXT_COLLECTIVE];
     enum { MOST_LOOKS = 20, BETWEEN_LOOKS_NS = 1000 * 1000 };
     int32_t word = 0;

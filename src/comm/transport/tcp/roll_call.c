@@ -21,7 +21,7 @@ static void take_answer(lks_group *group, const lksi_star_record *record) {
     unsigned long long sequence;
     lksi_doing heard = {.is_known = true, .awaited = -1};
     if (record->origin < 0 || record->origin >= group->size) return;
-    if (sscanf(record->text, "%llu %d %47[^\n]", &sequence, &heard.awaited, heard.elsewhere) < 2) return;
+    if (sscanf(record->text, "%llu %d %111[^\n]", &sequence, &heard.awaited, heard.elsewhere) < 2) return;
     heard.sequence = sequence;
     pthread_mutex_lock(&star->mutex);
     star->lines[record->origin].answer = heard;

@@ -43,12 +43,13 @@ static lks_status ended(lks_group *group, lksi_context context, int rank) {
     return lksi_tcp_refuse_gone(group, context, rank);
 }
 
-/* EFAULT: the caller's buffer is not memory of this process, or is read-only. No other rank is at fault. */
+/* EFAULT: the caller's buffer is not memory of this process, or is read-only. No other rank is at fault. The group
+ * dies, so this is not LKS_ERR_ARGUMENT. */
 static lks_status refuse_buffer(lks_group *group, lksi_context context, const char *what) {
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
-    return lksi_error(LKS_ERR_ARGUMENT, "rank %d's own buffer cannot be %s: %s; %s",
-                      lksi_world_rank(group, group->rank), what, strerror(EFAULT), doing);
+    return lksi_error(LKS_ERR_SYSTEM, "rank %d's own buffer cannot be %s: %s; %s", lksi_world_rank(group, group->rank),
+                      what, strerror(EFAULT), doing);
 }
 
 static bool is_again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
