@@ -223,7 +223,7 @@ static void flush(recorder *r) {
     lksi_error_keep(text);
     lks_status status = write_events(r);
     if (status != LKS_OK) {
-        lksi_log(LKS_LOG_WARNING, "the timeline ends: %s", lks_error_text());
+        lksi_log(LKS_LOG_WARNING, "the timeline ends: %s", lksi_error_text());
         end(r);
     } else if (is_full(r)) {
         lksi_log(LKS_LOG_WARNING, "%s: the timeline ends after %d events", r->path, r->n_recorded);
@@ -353,5 +353,5 @@ lks_status lksi_timeline_open(void) {
     set_rank(r);
     if (r->end == 0) status = write_events(r);
     pthread_mutex_unlock(&r->mutex);
-    return status == LKS_OK ? LKS_OK : lksi_error(status, "LOCKSTEP_TIMELINE: %s", lks_error_text());
+    return status == LKS_OK ? LKS_OK : lksi_error(status, "LOCKSTEP_TIMELINE: %s", lksi_error_text());
 }

@@ -27,7 +27,7 @@ lks_status lksi_dataset_create_buffer(const lks_dataset *dataset, void **buffer)
  * function called may have left a text, which does not name the sample. */
 static lks_status name_sample(const lks_dataset *dataset, int64_t index, lks_status status) {
     return lksi_error(status, "sample %lld of a data set of %lld: %s", (long long)(dataset->begin + index),
-                      (long long)dataset->samples->count, lks_error_text());
+                      (long long)dataset->samples->count, lksi_error_text());
 }
 
 static lks_status check_label(const lks_dataset *dataset, const void *label) {

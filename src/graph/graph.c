@@ -33,12 +33,12 @@ void lks_graph_destroy(lks_graph *graph) {
 lks_node *lksi_graph_poison(lks_graph *graph, lks_status status) {
     if (graph == NULL) {
         no_node_status = status;
-        snprintf(no_node_error, sizeof no_node_error, "%s", lks_error_text());
+        snprintf(no_node_error, sizeof no_node_error, "%s", lksi_error_text());
         return &no_node;
     }
     if (graph->status == LKS_OK) {
         graph->status = status;
-        graph->error = lksi_strdup(lks_error_text());
+        graph->error = lksi_strdup(lksi_error_text());
     }
     return &graph->poison;
 }

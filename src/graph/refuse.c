@@ -52,7 +52,7 @@ lks_node *lksi_graph_refuse(lks_node *const *inputs, int n_inputs, lks_status st
         const char *before = i == 0 ? " of " : i + 1 < n_names ? ", " : " and ";
         lksi_append(of, sizeof of, "%s'%.*s'", before, (int)names[i].nbytes, names[i].begin);
     }
-    const char *text = lks_error_text();
+    const char *text = lksi_error_text();
     int word = (int)strcspn(text, " :");
     return lksi_graph_poison(graph, lksi_error(status, "%.*s%s%s", word, text, of, text + word));
 }

@@ -43,7 +43,7 @@ static lks_status compare_values(lks_group *group, const lks_store *store) {
     if (lksi_store_group(store) != NULL) return LKS_OK;
     lks_status status = lks_check_replicas(group, store);
     if (status != LKS_ERR_MISMATCH) return status;
-    return lksi_error(status, "%s; lks_broadcast_parameters makes them equal before the first step", lks_error_text());
+    return lksi_error(status, "%s; lks_broadcast_parameters makes them equal before the first step", lksi_error_text());
 }
 
 lks_status lksi_batches_compare(lks_distributed_optimizer *optimizer) {

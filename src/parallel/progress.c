@@ -71,7 +71,7 @@ static void run_next(lksi_progress_row *progress) {
     if (status == LKS_OK)
         progress->n_finished++;
     else
-        snprintf(progress->text, sizeof progress->text, "%s", lks_error_text());
+        snprintf(progress->text, sizeof progress->text, "%s", lksi_error_text());
     atomic_fetch_add(&progress->n_ended, 1);
     pthread_cond_signal(&progress->finished);
 }

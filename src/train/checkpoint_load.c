@@ -107,7 +107,7 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
 
 /* The hash shows that the file is intact, so a mismatch means another model or version. */
 static lks_status of_whole_file(lks_status status) {
-    return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lks_error_text()) : status;
+    return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lksi_error_text()) : status;
 }
 
 /* Checks everything before anything is overwritten. Counters and rule come first. A file of another version is thus
@@ -193,7 +193,7 @@ static lks_status take(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safe
 /* Broadcasts rank 0's result. If rank 0 failed, all ranks return its error. */
 static lks_status tell(const lks_trainer *trainer, lks_status status, lksi_checkpoint_head *head) {
     head->status = status;
-    if (status != LKS_OK) snprintf(head->text, sizeof head->text, "%s", lks_error_text());
+    if (status != LKS_OK) snprintf(head->text, sizeof head->text, "%s", lksi_error_text());
     LKS_TRY(lks_broadcast(trainer->options.group, head, sizeof *head, LKS_U8, 0, NULL));
     return head->status == LKS_OK ? LKS_OK : lksi_error((lks_status)head->status, "%s", head->text);
 }

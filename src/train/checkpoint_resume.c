@@ -17,7 +17,7 @@ static lks_status open_one(const lks_trainer *trainer, const lksi_checkpoint *c,
     lks_status status = lksi_checkpoint_open(trainer, c, path, expected, file, head);
     bool is_unread = status == LKS_ERR_FILE && is_of_kind(path, S_IFREG);
     if (is_unread || (status != LKS_ERR_FILE && status != LKS_ERR_FORMAT)) return status;
-    lksi_log(LKS_LOG_WARNING, "%s; it is passed over", lks_error_text());
+    lksi_log(LKS_LOG_WARNING, "%s; it is passed over", lksi_error_text());
     return LKS_OK;
 }
 

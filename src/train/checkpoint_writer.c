@@ -41,7 +41,7 @@ static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
 /* The caller holds the mutex. */
 static void note(lksi_checkpoint_writer *writer, lks_status status) {
     writer->status = status;
-    if (status != LKS_OK) snprintf(writer->text, sizeof writer->text, "%s", lks_error_text());
+    if (status != LKS_OK) snprintf(writer->text, sizeof writer->text, "%s", lksi_error_text());
 }
 
 static void give_way(void) {

@@ -141,7 +141,7 @@ lks_status lks_checkpointer_save(lks_checkpointer *c, const lks_position *positi
     LKS_TRY(lksi_check_given("checkpointer_save", "checkpointer", c));
     lks_status status = wait_for_last(c);
     if (status != LKS_OK && status != LKS_ERR_TIMEOUT) {
-        lksi_log(LKS_LOG_ERROR, "%s", lks_error_text()); /* this checkpoint may be the last, so it is written */
+        lksi_log(LKS_LOG_ERROR, "%s", lksi_error_text()); /* this checkpoint may be the last, so it is written */
         status = LKS_OK;
     }
     LKS_TRY(begin(c, position, status));

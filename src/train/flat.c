@@ -90,7 +90,7 @@ static lks_status record_or_advise(lks_trainer *trainer, lksi_compiled *compiled
     lks_status status = record(trainer, compiled);
     if (status != LKS_ERR_SYSTEM) return status;
     return lksi_error(status, "while a step was recorded: %s; LOCKSTEP_GPU_GRAPHS=0 trains without recordings",
-                      lks_error_text());
+                      lksi_error_text());
 }
 
 static lks_status run(lks_trainer *trainer, const lks_batch *batch, lksi_compiled *compiled) {

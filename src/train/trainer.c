@@ -334,7 +334,7 @@ static lks_status check_replicas(lks_trainer *trainer) {
     LKS_TRY(lksi_trainer_catch_up(trainer));
     lks_status status = lks_check_replicas(trainer->options.group, trainer->store);
     return status == LKS_OK ? LKS_OK
-                            : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
+                            : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lksi_error_text());
 }
 
 static lks_status step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {

@@ -40,7 +40,7 @@ static void take_inventory(const lksi_set *set, const char *directory, bool veri
             const lksi_content *content = &set->downloads[i].contents[j];
             lksi_presence presence = lksi_content_check(content, directory, verifies, progress);
             if (presence == LKSI_DIFFERENT && found->n_different == 0)
-                snprintf(found->different, sizeof found->different, "%s", lks_error_text());
+                snprintf(found->different, sizeof found->different, "%s", lksi_error_text());
             found->n_present += presence == LKSI_PRESENT;
             found->n_missing += presence == LKSI_MISSING;
             found->n_different += presence == LKSI_DIFFERENT;
@@ -200,7 +200,7 @@ static lks_status get_locked(const errand *e, bool *was_there) {
     if (status == LKS_OK) status = stage_all(e);
     if (status == LKS_OK) return lksi_place_remove(e->place->downloads);
     char text[1024]; /* keeps the first error */
-    snprintf(text, sizeof text, "%s", lks_error_text());
+    snprintf(text, sizeof text, "%s", lksi_error_text());
     unstage_all(e);
     (void)rmdir(e->place->downloads); /* succeeds only if it is empty */
     return lksi_error(status, "%s", text);

@@ -32,7 +32,7 @@ static void do_errand(void *argument) {
     bool was_there;
     e->status = lksi_get(e->set, e->directory, &e->options, &e->progress, &was_there);
     lksi_download_progress_end(&e->progress);
-    if (e->status != LKS_OK) snprintf(e->text, sizeof e->text, "%s", lks_error_text());
+    if (e->status != LKS_OK) snprintf(e->text, sizeof e->text, "%s", lksi_error_text());
     atomic_store(&e->state, e->status == LKS_OK ? 0 : FAILED);
 }
 
@@ -74,7 +74,7 @@ static lks_status find_directory(errand *e, const char *directory) {
 static void keep_error(errand *e, lks_status status) {
     if (status == LKS_OK) return;
     e->status = status;
-    snprintf(e->text, sizeof e->text, "%s", lks_error_text());
+    snprintf(e->text, sizeof e->text, "%s", lksi_error_text());
     atomic_store(&e->state, FAILED);
 }
 

@@ -44,7 +44,7 @@ static void load_libarchive(void) {
 #undef POINTER
     libarchive.status =
         lksi_library_load("libarchive.so.13", "libarchive13", names, pointers, sizeof names / sizeof *names);
-    if (libarchive.status != LKS_OK) snprintf(libarchive.error, sizeof libarchive.error, "%s", lks_error_text());
+    if (libarchive.status != LKS_OK) snprintf(libarchive.error, sizeof libarchive.error, "%s", lksi_error_text());
 }
 
 lks_status lksi_unpack_available(void) {
