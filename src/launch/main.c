@@ -16,8 +16,6 @@ typedef struct main_call {
     lks_rank_main rank_main;
 } main_call;
 
-static void announce_end(void) { lksi_announce(LKSI_RANK_ENDS); }
-
 static _Thread_local int current_rank = -1; /* set in a rank thread while its function runs */
 static pid_t launcher;                      /* the process of the rank threads; not that of a forked child */
 
@@ -93,10 +91,7 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     /* Several ranks share one stdout under the launcher. Line buffering keeps their lines whole. */
     if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     const char *threads = getenv("LOCKSTEP_THREADS");
-    if (threads == NULL) {
-        atexit(announce_end); /* also if rank_main calls exit */
-        return lksi_end_output(lksi_exit_code(rank_main(argc, argv)));
-    }
+    if (threads == NULL) return lksi_end_output(lksi_exit_code(rank_main(argc, argv)));
     int64_t n_ranks;
     if (!lksi_parse_i64(threads, 1, LKSI_MAX_RANKS, &n_ranks)) {
         (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_THREADS='%s' is not a number from 1 to %d", threads,

@@ -248,6 +248,8 @@ check "rank 0 reads standard input, the others do not" eval 'out_has "^0:input$"
 run run -n 3 --grace 0.2 bash -c '[ $RANK = 1 ] && exit 3; sleep 60; : '"$marker"
 check "a rank that exits with 3 is named, status 3" eval 'status_is 3 && err_lines 1 && err_has "^lockstep run: rank 1 \(pid [0-9]+ on .+\) exited with status 3$"'
 check "and the others are gone" none_left
+run run -n 3 "$build/tests/endings" slowly
+check "so is one whose program has no lks_main, before those that then fail" eval 'status_is 5 && err_has "^lockstep run: rank 1 \(pid [0-9]+ on .+\) exited with status 5$"'
 run run -n 3 --grace 0.2 bash -c '[ $RANK = 2 ] && kill -KILL $$; sleep 60; : '"$marker"
 check "a killed rank is named with its signal, status 137" eval 'status_is 137 && err_lines 1 && err_has "^lockstep run: rank 2 \(pid [0-9]+ on .+\) was killed by SIGKILL$"'
 check "and the others are gone, too" none_left
