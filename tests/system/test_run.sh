@@ -299,6 +299,12 @@ run run -n 2 --max-restarts 1 bash -c 'echo $MASTER_PORT.$LOCKSTEP_GENERATION.$L
 check "LOCKSTEP_GRAINS is not set unless asked for" eval 'status_is 0 && out_has "^[0-9]+[.]0[.]$"'
 run run -n 2 --grains 4 bash -c 'echo $LOCKSTEP_GRAINS'
 check "--grains is in the ranks' environment" eval 'status_is 0 && out_has "^4$"'
+for grains in 0 6 2097152; do
+  run run -n 2 --grains $grains true
+  check "--grains $grains is refused" refused "--grains cannot be '$grains'; possible: powers of two, 1 to 1048576"
+done
+run run -n 2 --grains 1048576 true
+check "--grains may be what the trainers take" status_is 0
 run run -n 3 --grains 4 true
 check "--grains that the ranks do not divide is refused" refused "--grains 4: -n 3 does not divide it"
 run run -n 3 --min-ranks 4 true
