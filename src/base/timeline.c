@@ -352,6 +352,7 @@ lks_status lksi_timeline_open(void) {
     if (is_new) name_thread(r);
     set_rank(r);
     if (r->end == 0) status = write_events(r);
+    if (status != LKS_OK) r->n_events = 0; /* otherwise the write at exit would fail, too, and warn */
     pthread_mutex_unlock(&r->mutex);
     return status == LKS_OK ? LKS_OK : lksi_error(status, "LOCKSTEP_TIMELINE: %s", lksi_error_text());
 }

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/run.h"
 #include "comm/comm.h"
+#include "data/grains.h"
 #include "device/cuda_module.h"
 
 #include <signal.h>
@@ -62,6 +63,15 @@ static int set_n_nodes(void *opaque, const char *value) {
     return 0;
 }
 
+static int set_grains(void *opaque, const char *value) {
+    lksi_run_request *request = opaque;
+    int64_t parsed;
+    if (!lksi_parse_i64(value, 1, LKSI_MAX_GRAINS, &parsed) || lksi_grains_check(parsed, 1) != LKS_OK)
+        return lksi_refuse("run", "--grains cannot be '%s'; possible: powers of two, 1 to %d", value, LKSI_MAX_GRAINS);
+    request->run.job.grains = (int)parsed;
+    return 0;
+}
+
 #define AT(member) offsetof(lksi_run_request, member)
 
 #define RANKS(as)                                                                                                      \
@@ -88,7 +98,7 @@ static const lksi_option options[] = {
     {.name = "--bind", .kind = LKSI_OPTION_FLAG, .offset = AT(run.job.bind)},
     {.name = "--max-restarts", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.max_restarts), .max = 1000000},
     {.name = "--min-ranks", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.min_ranks), .min = 1, .max = LKSI_MAX_RANKS},
-    {.name = "--grains", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.job.grains), .min = 1, .max = LKSI_MAX_RANKS},
+    {.name = "--grains", .kind = LKSI_OPTION_OTHER, .set = set_grains},
     {.name = "--standalone", .kind = LKSI_OPTION_FLAG, .offset = AT(is_standalone)},
     {.name = "--nnodes", .kind = LKSI_OPTION_OTHER, .set = set_n_nodes},
     {.name = "--node-rank", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.node), .max = LKSI_MAX_RANKS - 1},

@@ -1,5 +1,6 @@
 /* The group: lks_init, lks_group_destroy, the queries on a group, and how a group dies. */
 #include "base/timeline.h"
+#include "comm/bootstrap/announce.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
@@ -162,6 +163,7 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
         environment.size = threads->size;
     } else {
         LKS_TRY(lksi_environment_read(timeout_ms, &environment));
+        lksi_announce_at_exit();
         lksi_process_set_rank(environment.size > 1 ? environment.rank : -1);
     }
     LKS_TRY(name_rank(lksi_timeline_open()));

@@ -2,6 +2,7 @@
 #ifndef LKSI_LAUNCH_INTERNAL_H
 #define LKSI_LAUNCH_INTERNAL_H
 
+#include "comm/bootstrap/announce.h"
 #include "comm/bootstrap/job.h"
 #include "comm/bootstrap/notice_board.h"
 #include "launch/launch.h"
@@ -154,14 +155,6 @@ lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment
 
 /* --- culprit.c: which rank failed first --- */
 
-#define LKSI_SIGNAL_ANNOUNCED (SIGRTMAX - 1) /* sent to the launcher with sigqueue */
-
-typedef enum lksi_announcement {
-    LKSI_RANK_ENDS,     /* this process is a rank and is about to exit */
-    LKSI_THREADS_BEGIN, /* the threads of this process are ranks */
-    LKSI_THREADS_END    /* all rank threads have finished, or the reason why not has been reported */
-} lksi_announcement;
-void lksi_announce(lksi_announcement announcement); /* does nothing without a launcher */
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
 int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
 

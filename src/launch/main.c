@@ -1,5 +1,4 @@
 /* lks_main: the same program for ranks as processes and for ranks as threads. */
-#define _GNU_SOURCE /* on_exit */
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
 
@@ -15,21 +14,6 @@ typedef struct main_call {
     char **argv;
     lks_rank_main rank_main;
 } main_call;
-
-static void announce_end(void) { lksi_announce(LKSI_RANK_ENDS); }
-
-static _Thread_local int current_rank = -1; /* set in a rank thread while its function runs */
-static pid_t launcher;                      /* the process of the rank threads; not that of a forked child */
-
-/* Runs at exit. A rank that calls exit ends the process while the other ranks are at work, so this reports it. */
-static void name_rank_that_exits(int exit_status, void *nothing) {
-    (void)nothing;
-    if (current_rank < 0 || getpid() != launcher) return;
-    (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
-    (void)lks_report(LKS_ERR_PEER, NULL, 0);
-    lksi_announce(LKSI_THREADS_END);
-    if (exit_status == 0) lksi_rank_threads_end(1); /* the other ranks have not succeeded */
-}
 
 static void free_arguments(char **argv, int argc) {
     for (int i = 0; argv != NULL && i < argc; i++) lksi_free(argv[i]);
@@ -59,9 +43,7 @@ static int call_rank_main(void *opaque, int rank) {
     int result = 1;
     if (owned != NULL && argv != NULL) {
         memcpy(argv, owned, (size_t)call->argc * sizeof *argv);
-        current_rank = rank;
         result = call->rank_main(call->argc, argv);
-        current_rank = -1;
     } else {
         (void)lks_report(LKS_ERR_MEMORY, NULL, 0);
     }
@@ -93,10 +75,7 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     /* Several ranks share one stdout under the launcher. Line buffering keeps their lines whole. */
     if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     const char *threads = getenv("LOCKSTEP_THREADS");
-    if (threads == NULL) {
-        atexit(announce_end); /* also if rank_main calls exit */
-        return lksi_end_output(lksi_exit_code(rank_main(argc, argv)));
-    }
+    if (threads == NULL) return lksi_end_output(lksi_exit_code(rank_main(argc, argv)));
     int64_t n_ranks;
     if (!lksi_parse_i64(threads, 1, LKSI_MAX_RANKS, &n_ranks)) {
         (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_THREADS='%s' is not a number from 1 to %d", threads,
@@ -111,8 +90,6 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     }
     main_call call = {.argc = argc, .argv = argv, .rank_main = rank_main};
     int exit_status;
-    launcher = getpid();
-    on_exit(name_rank_that_exits, NULL);
     lksi_announce(LKSI_THREADS_BEGIN);
     lks_status status = lksi_rank_threads_run((int)n_ranks, call_rank_main, &call, grace_ms, &exit_status);
     if (status != LKS_OK) (void)lks_report(status, NULL, 0);

@@ -1,4 +1,5 @@
 /* Ranks as threads of this process. */
+#define _GNU_SOURCE /* on_exit */
 #include "base/timeline.h"
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
@@ -6,17 +7,16 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* --- signals: those of the process go to its first thread, those that a rank's code causes go to the rank --- */
 
-static pthread_once_t masks_once = PTHREAD_ONCE_INIT;
 static _Thread_local const sigset_t *mask_of_children; /* in a rank: the signal mask from before the ranks started */
 
 static void set_mask_in_child(void) {
     if (mask_of_children != NULL) pthread_sigmask(SIG_SETMASK, mask_of_children, NULL);
 }
-static void prepare_masks(void) { (void)pthread_atfork(NULL, NULL, set_mask_in_child); }
 
 /* Unblocks SIGPIPE, so that a rank that writes to a closed pipe ends as a process would. */
 static void take_signals_of_own(const sigset_t *callers_mask) {
@@ -25,6 +25,22 @@ static void take_signals_of_own(const sigset_t *callers_mask) {
     sigaddset(&own, SIGPIPE);
     if (sigismember(callers_mask, SIGPIPE) == 0) pthread_sigmask(SIG_UNBLOCK, &own, NULL);
     mask_of_children = callers_mask;
+}
+
+/* --- a rank that calls exit --- */
+
+static _Thread_local int current_rank = -1; /* set in a rank thread while its function runs */
+
+static void be_no_rank(void) { current_rank = -1; }
+
+/* Runs at exit. A rank that calls exit ends the process while the other ranks are at work, so this reports it. */
+static void name_rank_that_exits(int exit_status, void *nothing) {
+    (void)nothing;
+    if (current_rank < 0) return;
+    (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
+    (void)lks_report(LKS_ERR_PEER, NULL, 0);
+    lksi_announce(LKSI_THREADS_END);
+    if (exit_status == 0) lksi_rank_threads_end(1); /* the other ranks have not succeeded */
 }
 
 /* --- the ranks --- */
@@ -114,7 +130,9 @@ static void run_rank(void *opaque) {
     threads_job *job = mine->job;
     take_signals_of_own(&job->callers_mask);
     lksi_thread_world_enter(job->world, mine->rank);
+    current_rank = mine->rank;
     mine->result = job->function(job->argument, mine->rank);
+    current_rank = -1;
     /* Set before the other ranks can learn of the failure, because their failures follow from it. */
     bool is_first = mine->result != 0 && atomic_compare_exchange_strong(&job->first_failed, &(int){0}, mine->rank + 1);
     lksi_thread_world_leave(job->world, mine->result);
@@ -149,11 +167,18 @@ static lks_status run_all(threads_job *job, rank_thread *ranks, int n_ranks) {
     return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", reason);
 }
 
+static void prepare_process(void) {
+    (void)pthread_atfork(NULL, NULL, set_mask_in_child);
+    (void)pthread_atfork(NULL, NULL, be_no_rank);
+    (void)on_exit(name_rank_that_exits, NULL);
+}
+
 lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, int rank), void *argument,
                                  int64_t grace_ms, int *exit_status) {
+    static pthread_once_t process_once = PTHREAD_ONCE_INIT;
     threads_job job = {.function = function, .argument = argument, .grace_ms = grace_ms};
     *exit_status = 1;
-    pthread_once(&masks_once, prepare_masks);
+    pthread_once(&process_once, prepare_process);
     pthread_sigmask(SIG_SETMASK, NULL, &job.callers_mask);
     rank_thread *ranks = lksi_alloc_array((size_t)n_ranks, sizeof *ranks);
     if (ranks == NULL) return LKS_ERR_MEMORY;

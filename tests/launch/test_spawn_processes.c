@@ -160,12 +160,17 @@ static void a_killed_rank_is_named_with_its_signal(void **state) {
     no_child_is_left();
 }
 
-static int rank_1_dies_in_a_barrier(void *argument) {
+typedef enum way { BY_RETURN, BY_EXIT, BY_EXIT_AT_ONCE, BY_SIGNAL, N_WAYS } way;
+
+static int rank_1_ends_before_a_barrier(void *argument) {
+    const way how = *(const way *)argument;
     lks_group *world;
     LKS_CHECK(lks_init(&world, NULL));
     LKS_CHECK(lks_barrier(world, NULL));
     if (lks_group_rank(world) == 1) {
-        if (argument != NULL) raise(SIGKILL);
+        if (how == BY_EXIT) exit(3);
+        if (how == BY_EXIT_AT_ONCE) _exit(3);
+        if (how == BY_SIGNAL) raise(SIGKILL);
         return 3;
     }
     lks_status status = lks_barrier(world, NULL);
@@ -176,14 +181,12 @@ static int rank_1_dies_in_a_barrier(void *argument) {
 /* The surviving ranks fail immediately after rank 1, which is the one that the user must look at. */
 static void the_first_failure_is_named_not_what_follows_from_it(void **state) {
     (void)state;
-    int exit_status, is_killed = 1;
-    for (int i = 0; i < 20; i++) {
-        assert_int_equal(supervise(4, rank_1_dies_in_a_barrier, &is_killed, 0, &exit_status), LKS_ERR_PEER);
+    int exit_status;
+    for (int i = 0; i < 20 * N_WAYS; i++) {
+        way how = (way)(i % N_WAYS);
+        assert_int_equal(supervise(4, rank_1_ends_before_a_barrier, &how, 0, &exit_status), LKS_ERR_PEER);
         assert_non_null(strstr(lks_error_text(), "rank 1 (pid "));
-        assert_int_equal(exit_status, 128 + SIGKILL);
-        assert_int_equal(supervise(4, rank_1_dies_in_a_barrier, NULL, 0, &exit_status), LKS_ERR_PEER);
-        assert_non_null(strstr(lks_error_text(), "rank 1 (pid "));
-        assert_int_equal(exit_status, 3);
+        assert_int_equal(exit_status, how == BY_SIGNAL ? 128 + SIGKILL : 3);
     }
     no_child_is_left();
 }
@@ -404,20 +407,30 @@ static void ranks_are_not_stopped_at_their_terminal(void **state) {
 }
 
 /* Rank 0 meanwhile reads from a pipe without data, and holds the lock of stdin. */
-static int rank_1_calls_exit(int argc, char **argv) {
-    (void)argv;
+static int rank_1_calls_exit(void *exit_status) {
     lks_group *world;
     LKS_CHECK(lks_init(&world, NULL));
     if (lks_group_rank(world) == 0) return getchar();
     lksi_sleep_ns(INT64_C(50) * 1000 * 1000);
-    exit(argc);
+    exit(*(int *)exit_status);
+}
+
+static int main_whose_rank_1_calls_exit(int argc, char **argv) {
+    (void)argv;
+    return rank_1_calls_exit(&argc);
+}
+
+static int run_threads(bool by_main, int exit_status) {
+    if (!by_main) return lks_spawn(2, LKS_THREADS, rank_1_calls_exit, &exit_status) == LKS_OK ? 0 : 77;
+    setenv("LOCKSTEP_THREADS", "2", 1);
+    return lks_main(exit_status, (char *[]){"1", "2", "3", "4", "5", NULL}, main_whose_rank_1_calls_exit);
 }
 
 /* This test is not with the tests of threads because it needs a process that may exit. */
 static void a_rank_thread_that_calls_exit_is_named(void **state) {
     (void)state;
-    for (int exit_status = 0; exit_status <= 5; exit_status += 5) {
-        int ends[2], nothing[2], wait_status;
+    for (int i = 0; i < 4; i++) {
+        int ends[2], nothing[2], wait_status, exit_status = i / 2 * 5;
         char text[256] = "";
         assert_int_equal(pipe(ends), 0);
         assert_int_equal(pipe(nothing), 0);
@@ -426,8 +439,7 @@ static void a_rank_thread_that_calls_exit_is_named(void **state) {
             dup2(nothing[0], STDIN_FILENO);
             dup2(ends[1], STDERR_FILENO);
             alarm(10);
-            setenv("LOCKSTEP_THREADS", "2", 1);
-            _exit(lks_main(exit_status, (char *[]){"1", "2", "3", "4", "5", NULL}, rank_1_calls_exit));
+            _exit(run_threads(i % 2 == 0, exit_status));
         }
         close(ends[1]);
         ssize_t n_read = read(ends[0], text, sizeof text - 1);

@@ -42,4 +42,25 @@ static int run(int argc, char **argv) {
     return 0;
 }
 
-int main(int argc, char **argv) { return lks_main(argc, argv, run); }
+/* A program without lks_main, in which the others learn that rank 1 fails long before its process ends. */
+static lks_group *world_at_exit;
+
+static void leave_world(void) {
+    const bool is_slow = lks_group_rank(world_at_exit) == 1;
+    lks_group_destroy(world_at_exit);
+    if (is_slow) usleep(100 * 1000);
+}
+
+static int leave_slowly(void) {
+    atexit(leave_world);
+    LKS_CHECK(lks_init(&world_at_exit, NULL));
+    LKS_CHECK(lks_barrier(world_at_exit, NULL));
+    if (lks_group_rank(world_at_exit) == 1) return 5;
+    LKS_CHECK(lks_barrier(world_at_exit, NULL));
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const bool is_plain = argc == 2 && strcmp(argv[1], "slowly") == 0;
+    return is_plain ? leave_slowly() : lks_main(argc, argv, run);
+}

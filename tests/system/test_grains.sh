@@ -90,8 +90,8 @@ run "$lockstep" run -n 2 "$build/examples/mlp" --grains 0
 check "so are none, where some are asked for" refused 2 "--grains cannot be '0'; possible: powers of two, 1 to 1048576"
 run "$lockstep" run -n 2 "$build/examples/mlp" --grains 2097152
 check "and more than there can be" refused 2 "--grains cannot be '2097152'; possible: powers of two, 1 to 1048576"
-run "$lockstep" run -n 2 --grains 6 "$build/examples/mlp"
-check "the launcher's are named by the variable" refused 2 "LOCKSTEP_GRAINS cannot be '6'; possible: powers of two"
+LOCKSTEP_GRAINS=6 run "$lockstep" run -n 2 "$build/examples/mlp"
+check "the environment's are named by the variable" refused 2 "LOCKSTEP_GRAINS cannot be '6'; possible: powers of two"
 run "$lockstep" run -n 8 "$build/examples/mlp" --grains 4
 check "grains that the ranks cannot share are refused with both numbers" \
   refused 2 'grains 4 cannot be divided equally among 8 ranks'

@@ -248,6 +248,8 @@ check "rank 0 reads standard input, the others do not" eval 'out_has "^0:input$"
 run run -n 3 --grace 0.2 bash -c '[ $RANK = 1 ] && exit 3; sleep 60; : '"$marker"
 check "a rank that exits with 3 is named, status 3" eval 'status_is 3 && err_lines 1 && err_has "^lockstep run: rank 1 \(pid [0-9]+ on .+\) exited with status 3$"'
 check "and the others are gone" none_left
+run run -n 3 "$build/tests/endings" slowly
+check "so is one whose program has no lks_main, before those that then fail" eval 'status_is 5 && err_has "^lockstep run: rank 1 \(pid [0-9]+ on .+\) exited with status 5$"'
 run run -n 3 --grace 0.2 bash -c '[ $RANK = 2 ] && kill -KILL $$; sleep 60; : '"$marker"
 check "a killed rank is named with its signal, status 137" eval 'status_is 137 && err_lines 1 && err_has "^lockstep run: rank 2 \(pid [0-9]+ on .+\) was killed by SIGKILL$"'
 check "and the others are gone, too" none_left
@@ -297,6 +299,12 @@ run run -n 2 --max-restarts 1 bash -c 'echo $MASTER_PORT.$LOCKSTEP_GENERATION.$L
 check "LOCKSTEP_GRAINS is not set unless asked for" eval 'status_is 0 && out_has "^[0-9]+[.]0[.]$"'
 run run -n 2 --grains 4 bash -c 'echo $LOCKSTEP_GRAINS'
 check "--grains is in the ranks' environment" eval 'status_is 0 && out_has "^4$"'
+for grains in 0 6 2097152; do
+  run run -n 2 --grains $grains true
+  check "--grains $grains is refused" refused "--grains cannot be '$grains'; possible: powers of two, 1 to 1048576"
+done
+run run -n 2 --grains 1048576 true
+check "--grains may be what the trainers take" status_is 0
 run run -n 3 --grains 4 true
 check "--grains that the ranks do not divide is refused" refused "--grains 4: -n 3 does not divide it"
 run run -n 3 --min-ranks 4 true

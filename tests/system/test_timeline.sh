@@ -74,5 +74,9 @@ export LOCKSTEP_TIMELINE=/dev/null/there
 run timeout 120 "$lockstep" run -n 2 "${mlp[@]}" --steps 5
 check "a bad directory is an error that names it" eval \
   '! status_is 0 && err_has "LOCKSTEP_TIMELINE: /dev/null/there: Not a directory"'
+export LOCKSTEP_TIMELINE=$work/missing/there
+run timeout 120 "$examples/hello"
+check "so is one whose parent is missing, in one line" eval \
+  'status_is 1 && err_has "LOCKSTEP_TIMELINE: $LOCKSTEP_TIMELINE: No such file or directory" && same "$(wc -l <"$work/err")" 1'
 
 exit $((n_failed > 0))
