@@ -20,7 +20,7 @@ test-packages:
 	@tools/install-packages build test
 	@tools/find-data >/dev/null || tools/install-packages data
 
-tests: test-packages build
+tests: test-packages build ## builds the tests without running them, for ctest --test-dir build -R name
 	@cmake --build --preset release --target tests
 
 test: tests ## all tests
@@ -69,9 +69,13 @@ bench-comm: build ## collectives against Open MPI, MPICH and Gloo, side by side 
 	@python3 bench/comm.py $(BENCH_ARGS)
 
 install: build ## installs under PREFIX (/usr/local), with DESTDIR
+	@[ -n "$(PREFIX)" ] || { echo "make install: PREFIX is empty" >&2; exit 1; }
 	@cmake --preset release -DCMAKE_INSTALL_PREFIX="$$(realpath -m -- "$(PREFIX)")" >/dev/null
 	@cmake --build --preset release
+	@# CMake lists the files there. If root has written it, this user can remove it, not write to it.
+	@rm -f build/install_manifest.txt
 	@cmake --install build
+	@rm -f build/install_manifest.txt
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 clean: ## removes all build directories

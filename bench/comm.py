@@ -33,6 +33,8 @@ import subprocess
 import sys
 import tempfile
 
+from options import Lines, build_directory, choices, number, numbers
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PEERS = os.path.join(ROOT, "bench", "peers")
 CONTENDERS = ("symmetric", "ordinary", "tcp", "openmpi", "mpich", "gloo")
@@ -178,7 +180,7 @@ def name_states(rows):
 
 # --- measuring and summing up ---
 
-def measure(present, arguments):
+def measure(present, arguments, lines):
     rows = []
     before = half_round_trip(arguments)
     for repetition in range(arguments.repetitions):
@@ -191,8 +193,10 @@ def measure(present, arguments):
                     if wrong:
                         sys.exit(f"{who}: wrong elements: {wrong[0]}")
                     after = half_round_trip(arguments)
-                    rows += [{"contender": who, "repetition": repetition, "half_round_trip_us": [before, after], **row}
-                             for row in new]
+                    new = [{"contender": who, "repetition": repetition, "half_round_trip_us": [before, after], **row}
+                           for row in new]
+                    lines.write(new)
+                    rows += new
                     before = after
     if rows:
         name_states(rows)
@@ -264,32 +268,19 @@ def print_aims(rows):
               f"{'reached' if row['is_reached'] else 'MISSED'}")
 
 
-def choices(known):
-    def parse(text):
-        chosen = text.split(",")
-        for name in chosen:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"'{name}' is not one of {', '.join(known)}")
-        return chosen
-    return parse
-
-
-def numbers(text):
-    return [int(word) for word in text.split(",")]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=number, default=5)
     parser.add_argument("--operations", type=choices((*OPERATIONS, *OTHERS)), default=list(OPERATIONS),
                         help=f"default: {', '.join(OPERATIONS)}; also {', '.join(OTHERS)}")
     parser.add_argument("--ranks", type=numbers, default=[2, 4], help="numbers of ranks, separated by commas")
     parser.add_argument("--sizes", type=parse_sizes, default=parse_sizes("4:64M:4"), help="bytes, in the format of lockstep bench")
     parser.add_argument("--contenders", type=choices(CONTENDERS), default=list(CONTENDERS), help=f"default: {', '.join(CONTENDERS)}")
     parser.add_argument("--used", action="store_true", help="write inputs and read results between the calls")
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--build", type=build_directory, default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write one line per measurement and one per aim")
     arguments = parser.parse_args()
+    lines = Lines(arguments.json)
     present = []
     for who in arguments.contenders:
         try:
@@ -298,11 +289,11 @@ def main():
         except Missing as reason:
             print(f"skipped: {who}: {reason}")
     try:
-        rows = measure(present, arguments) if present else []
+        rows = measure(present, arguments, lines) if present else []
     except Missing as reason:
         sys.exit(str(reason))
     if not rows:
-        return
+        sys.exit("nothing was measured")
     results = medians(rows)
     aims = [] if arguments.used else judge(results)
     print(f"{len(os.sched_getaffinity(0))} CPUs, median of {arguments.repetitions} alternating repetitions")
@@ -310,11 +301,11 @@ def main():
     print_tables(results, present)
     if aims:
         print_aims(aims)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            for entry in rows + aims:
-                file.write(json.dumps(entry) + "\n")
+    lines.write(aims)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

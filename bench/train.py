@@ -20,8 +20,11 @@ import subprocess
 import sys
 import tempfile
 
+from options import Lines, build_directory, choices, number, numbers
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OURS, PEERS = "lockstep", ("tuned", "tutorial") # the styles of bench/peers/peer.py
+EXAMPLES = ("mnist", "mlp", "resnet9", "language_model", "transformer")
 
 
 def a_cpu_each(ranks):
@@ -41,7 +44,10 @@ def output_of(command, ranks):
     return done.stdout
 
 
-def find_data():
+def find_data(given):
+    """Returns the directory with MNIST's files: the given one, or the one that tools/find-data finds."""
+    if given:
+        return expect_file(given, ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"), "--data")
     try:
         done = subprocess.run([os.path.join(ROOT, "tools/find-data")], stdout=subprocess.PIPE, text=True, check=True)
     except subprocess.CalledProcessError:
@@ -49,8 +55,17 @@ def find_data():
     return done.stdout.split(maxsplit=1)[1].strip()
 
 
-def find_cached(name, file, flag):
-    """Returns the directory in which the trainers find the data set `name`."""
+def expect_file(directory, files, flag):
+    """Returns the directory that `flag` names, if it has one of these files."""
+    if not any(os.path.exists(os.path.join(directory, file)) for file in files):
+        sys.exit(f"{flag} {directory}: there is no {files[0]}")
+    return directory
+
+
+def find_cached(given, name, file, flag):
+    """Returns the directory of the data set `name`: the given one, or the one in which the trainers find it."""
+    if given:
+        return expect_file(given, (file,), flag)
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for root in (os.environ.get("LOCKSTEP_DATA"), os.path.join(cache, "lockstep", "data")):
         if root and os.path.exists(os.path.join(root, name, file)):
@@ -108,7 +123,7 @@ def run_peer(example, ranks, arguments, style):
     return result
 
 
-def measure(cases, arguments):
+def measure(cases, arguments, lines):
     """Returns one dictionary per run, in the order of the runs."""
     runs = []
     for repetition in range(arguments.repetitions):
@@ -119,6 +134,7 @@ def measure(cases, arguments):
                 else:
                     result = run_peer(example, ranks, arguments, who)
                 runs.append({"who": who, "example": example, "ranks": ranks, "repetition": repetition, **result})
+                lines.write(runs[-1:])
                 print(f"{repetition + 1}/{arguments.repetitions} {example} on {ranks}: {who} "
                       f"{result['step_us_median']:.1f} us", file=sys.stderr, flush=True)
     return runs
@@ -154,40 +170,41 @@ def print_table(rows, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--examples", default="mnist,mlp", help="any of mnist, mlp, resnet9, language_model, transformer")
-    parser.add_argument("--ranks", default="1,2", help="numbers of ranks, separated by commas")
+    parser.add_argument("--repetitions", type=number, default=5)
+    parser.add_argument("--examples", type=choices(EXAMPLES), default=["mnist", "mlp"], help=f"any of {', '.join(EXAMPLES)}")
+    parser.add_argument("--ranks", type=numbers, default=[1, 2], help="numbers of ranks, separated by commas")
     parser.add_argument("--steps", type=int, default=1000, help="steps of mlp; mnist runs one epoch")
     parser.add_argument("--data", help="directory with MNIST's files; default: the one that tools/find-data finds")
     parser.add_argument("--images", help="directory with CIFAR-10's binary files; default: where the trainers look for it")
     parser.add_argument("--image-steps", type=int, default=100, help="steps of resnet9, at batch 128")
     parser.add_argument("--text", help="directory with Penn Treebank's files; default: where the trainers look for it")
     parser.add_argument("--text-steps", type=int, default=60, help="steps of language_model and transformer")
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--build", type=build_directory, default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write one line per run and one per row of the table")
     arguments = parser.parse_args()
     for flag in ("steps", "image_steps", "text_steps"):
         if getattr(arguments, flag) <= 20:
             parser.error(f"--{flag.replace('_', '-')} {getattr(arguments, flag)}: the first 20 steps are left out")
     arguments.python = find_python()
-    cases = [(example, int(ranks)) for example in arguments.examples.split(",") for ranks in arguments.ranks.split(",")]
-    needed = {example for example, _ in cases}
+    cases = [(example, ranks) for example in arguments.examples for ranks in arguments.ranks]
+    needed = set(arguments.examples)
     if "mnist" in needed:
-        arguments.data = arguments.data or find_data()
+        arguments.data = find_data(arguments.data)
     if "resnet9" in needed:
-        arguments.images = arguments.images or find_cached("cifar-10-batches-bin", "data_batch_1.bin", "--images")
+        arguments.images = find_cached(arguments.images, "cifar-10-batches-bin", "data_batch_1.bin", "--images")
     with tempfile.TemporaryDirectory() as folder:
         if needed & {"language_model", "transformer"}:
-            arguments.text = shorten_text(arguments.text or find_cached("ptb", "ptb.train.txt", "--text"), folder)
-        runs = measure(cases, arguments)
+            arguments.text = shorten_text(find_cached(arguments.text, "ptb", "ptb.train.txt", "--text"), folder)
+        lines = Lines(arguments.json)
+        runs = measure(cases, arguments, lines)
     rows = summarise(cases, runs)
     print_table(rows, arguments)
     print(f"PyTorch {runs[1]['version']} with {runs[1]['blas']}" + (f"; mnist from {arguments.data}" if arguments.data else ""))
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            for entry in runs + rows:
-                file.write(json.dumps(entry) + "\n")
+    lines.write(rows)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,4 +1,5 @@
-/* Convolution, directly from its definition; included by kernels.inc.h. */
+/* Convolution, directly from its definition; included by kernels.inc.h. The gradients of weights and bias are sums over
+ * all positions of all images. They are in double, so that long sums do not lose digits. */
 
 typedef struct conv_shape {
     int64_t n, c, h, w, m, out_h, out_w, kernel_h, kernel_w, c_group, m_group;
@@ -78,12 +79,12 @@ static void conv_add_to_input(const conv_point *at, REAL dy, const REAL *w, REAL
         }
 }
 
-static void conv_add_to_weight(const conv_point *at, REAL dy, const REAL *x, REAL *dw) {
+static void conv_add_to_weight(const conv_point *at, REAL dy, const REAL *x, double *dw) {
     for (int64_t c = 0; c < at->s->c_group; c++)
         for (int64_t k = at->k_begin[0]; k < at->k_end[0]; k++) {
             int64_t x_row = conv_x_row(at, c, k), w_row = conv_w_row(at, c, k);
             for (int64_t l = at->k_begin[1]; l < at->k_end[1]; l++)
-                dw[w_row + l] += dy * OPERAND(x[x_row + l * at->s->a->dilation[1]]);
+                dw[w_row + l] += (double)(dy * OPERAND(x[x_row + l * at->s->a->dilation[1]]));
         }
 }
 
@@ -117,16 +118,18 @@ static lks_status conv2d_grad_input(const lksi_kernel *kernel, void *const *in, 
 }
 
 static lks_status conv2d_grad_weight(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
     const lksi_lowering *l = &kernel->lowering;
     conv_shape s = conv_shape_of(kernel, &l->inputs[1], &l->outputs[0], &l->inputs[0]);
+    int64_t n_weights = count(&l->outputs[0]);
     const REAL *dy = in[0];
-    REAL *db = out[1];
-    memset(out[0], 0, lksi_tensor_nbytes(&l->outputs[0]));
-    memset(out[1], 0, lksi_tensor_nbytes(&l->outputs[1]));
+    REAL *dw = out[0], *db = out[1];
+    double *dw_sums = scratch, *db_sums = dw_sums + n_weights;
+    memset(scratch, 0, kernel->scratch_nbytes);
     CONV_FOR_EACH_OUTPUT(s, at, e) {
-        conv_add_to_weight(&at, OPERAND(dy[e]), in[1], out[0]);
-        db[at.j] += dy[e];
+        conv_add_to_weight(&at, OPERAND(dy[e]), in[1], dw_sums);
+        db_sums[at.j] += (double)dy[e];
     }
+    for (int64_t i = 0; i < n_weights; i++) dw[i] = (REAL)dw_sums[i];
+    for (int64_t j = 0; j < s.m; j++) db[j] = (REAL)db_sums[j];
     return LKS_OK;
 }

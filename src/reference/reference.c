@@ -7,8 +7,12 @@ static const char *const kernel_names[] = {
 #undef KERNEL_NAME
 };
 
-/* The gradient kernels of recurrent layers keep the gate gradients of one step in scratch. */
+/* The gradient kernels of recurrent layers keep the gate gradients of one step in scratch, and that of a convolution's
+ * weights the sums in double. */
 static size_t scratch_nbytes(const lksi_lowering *lowering) {
+    if (lowering->op == LKSI_OP_CONV2D_GRAD_WEIGHT)
+        return (size_t)(lksi_tensor_count(&lowering->outputs[0], 0) + lksi_tensor_count(&lowering->outputs[1], 0)) *
+               sizeof(double);
     if (lowering->op == LKSI_OP_LSTM_GRAD) return lksi_tensor_nbytes(&lowering->outputs[5]);
     return lowering->op == LKSI_OP_RNN_GRAD ? lksi_tensor_nbytes(&lowering->outputs[4]) : 0;
 }

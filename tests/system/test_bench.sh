@@ -260,9 +260,31 @@ check "bench/comm.py prints tables of runs within one state of the machine, and 
 check "and writes what it measured" python3 -c 'import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 sys.exit(len(rows) != 2 * 2 * (2 * 2 + 2 * 2) or {row["contender"] for row in rows} != {"ordinary", "symmetric"})' "$work/comm.json"
-PATH=/nonexistent "$python" bench/comm.py --build "$work" --contenders openmpi,mpich >"$work/out" 2>"$work/err"
+PATH=/nonexistent "$python" bench/comm.py --build "$build" --contenders openmpi,mpich >"$work/out" 2>"$work/err"
 status=$?
-check "contenders that are not there are named and left out" eval 'status_is 0 && out_has "^skipped: openmpi: mpicc.openmpi is not installed" && out_has "^skipped: mpich: "'
+check "contenders that are not there are named and left out; without any, nothing was measured" \
+  eval 'status_is 1 && out_has "^skipped: openmpi: mpicc.openmpi is not installed" && out_has "^skipped: mpich: " && err_has "^nothing was measured"'
+"$python" bench/comm.py --build "$build" --contenders ordinary --operations all_reduce --ranks 2 --sizes 4 --json /dev/full \
+  >"$work/out" 2>"$work/err"
+status=$?
+check "a full disk is told after the first run" \
+  eval 'status_is 1 && err_has "^/dev/full: No space left on device" && [ "$(grep -c "^[0-9]*/5 " "$work/err")" = 1 ]'
+while read -r script flag value; do
+  "$python" bench/$script.py --build "$build" --json "$work/none.json" "$flag" "$value" >"$work/out" 2>"$work/err"
+  status=$?
+  check "bench/$script.py $flag $value is refused" \
+    eval 'status_is 2 && err_has "^$script.py: error: argument $flag: .*$value" && [ ! -e "$work/none.json" ] && [ ! -e "$work/typo" ]'
+done <<EOF3
+comm --repetitions 0
+comm --ranks 0
+comm --sizes 4x
+comm --build $work/typo
+train --repetitions 0
+train --ranks x
+train --ranks 0
+train --examples foo
+train --build $work/typo
+EOF3
 
 check "nothing is left in /dev/shm" eventually nothing_new_in_shm
 exit $((n_failed > 0))

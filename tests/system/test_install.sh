@@ -10,7 +10,10 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 prefix=$work/prefix
+# If another user has left a list of installed files, CMake cannot write its own there.
+rm -f "$build/install_manifest.txt"
 cmake --install "$build" --prefix "$prefix" >"$work/log" || { cat "$work/log"; exit 1; }
+rm -f "$build/install_manifest.txt"
 
 pc=$(find "$prefix" -name lockstep.pc)
 libdir=$(dirname "$(dirname "$pc")")
@@ -70,6 +73,44 @@ END
 { cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$prefix" &&
   cmake --build "$work/project/build"; } >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for program in c_shared cc_shared c_static cc_static; do expect_output "$work/project/build/$program"; done
+
+# A project that contains this one uses the same names, and decides on optimisation. Directories may be absolute. Without
+# a compiler for C++, what is for CUDA is left out.
+mkdir "$work/outer"
+cat >"$work/outer/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.18)
+project(user LANGUAGES C)
+add_subdirectory("$PWD" lockstep)
+add_executable(c_shared ../program.c)
+target_link_libraries(c_shared PRIVATE lockstep::lockstep)
+add_executable(c_static ../program.c)
+target_link_libraries(c_static PRIVATE lockstep::lockstep_static)
+END
+CXX=/nonexistent cmake -S "$work/outer" -B "$work/outer/build" -DLOCKSTEP_MPI=OFF -DCMAKE_INSTALL_LIBDIR=/a/lib \
+  -DCMAKE_INSTALL_INCLUDEDIR=/an/include >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+has_line() { grep -qx -- "$2" "$1" || { echo "$1 lacks: $2"; exit 1; }; }
+has_line "$work/outer/build/CMakeCache.txt" "CMAKE_BUILD_TYPE:STRING="
+has_line "$work/outer/build/lockstep/lockstep.pc" "libdir=/a/lib"
+has_line "$work/outer/build/lockstep/lockstep.pc" "includedir=/an/include"
+
+# By itself, it is built with optimisation.
+cmake -S . -B "$work/plain" -DLOCKSTEP_MPI=OFF -DLOCKSTEP_CUDA=OFF >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+has_line "$work/plain/CMakeCache.txt" "CMAKE_BUILD_TYPE:STRING=Release"
+
+# What would damage the source tree or its build directory is refused. In a copy, because otherwise it would do so here.
+mkdir "$work/copy"
+cp CMakeLists.txt Makefile "$work/copy"
+expect_refusal() { # text command...
+  local text=$1
+  shift
+  if (cd "$work/copy" && "$@") >"$work/log" 2>&1 || ! grep -q "$text" "$work/log"; then
+    echo "not refused: $*"
+    cat "$work/log"
+    exit 1
+  fi
+}
+expect_refusal "A build here would overwrite the Makefile" cmake .
+expect_refusal "PREFIX is empty" make --old-file=build install PREFIX=
 
 # The command is linked to the static library, and finds its modules after a move.
 if [ -x "$prefix/bin/lockstep" ]; then

@@ -19,4 +19,10 @@ check "without CMake, and without apt-get, the build stops at what is missing" \
 for program in cmake ninja; do ln -s "$(type -P true)" "$work/path/$program"; done
 run env PATH="$work/path" tools/install-packages build
 check "without the rest it goes on" eval '[ $status = 0 ] && err_has "please install the packages that provide: "'
+rm "$work/path/cmake"
+printf '#!/bin/sh\necho cmake version 3.20.6\n' >"$work/path/cmake"
+chmod +x "$work/path/cmake"
+run env PATH="$work/path:/bin" tools/install-packages build
+check "a CMake that cannot read the presets is named" \
+  eval '[ $status = 1 ] && err_has "^make needs CMake 3.21 or newer, and this is 3.20.6\."'
 [ $n_failed = 0 ]
