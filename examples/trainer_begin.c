@@ -28,9 +28,10 @@ static void tell_of(lks_group *group, int lowest) {
         fprintf(stderr, "lockstep: rank %d gave up, and says why\n", lowest);
 }
 
-/* A rank that ends because another has failed waits until that one has left, because launchers report the first end. */
+/* A rank that ends because another has failed waits until that one has left, because launchers report the first end.
+ * The barrier's error is expected. Looking at its text tells lks_group_destroy that it need not warn of it. */
 static void give_way(lks_group *group, int is_failed) {
-    if (!is_failed) (void)lks_barrier(group, NULL);
+    if (!is_failed && lks_barrier(group, NULL) != LKS_OK) (void)lks_error_text();
 }
 
 int trainer_all_did(lks_group *group, int is_done) {
