@@ -188,7 +188,7 @@ static void a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others(voi
     (void)state;
     const lksi_agent_hello hello = right_hello();
     const head_process head = start_head();
-    lksi_sleep_ns(INT64_C(1000000) * 1500); /* node 0's own agent joins meanwhile */
+    lksi_sleep_ns(INT64_C(5) * 1000 * LKSI_NS_PER_MS); /* node 0's own agent joins meanwhile */
     close(join(head.port, &hello));
     assert_ends(&head, 0, "generation 1 of 1 rank follows");
 }
