@@ -33,14 +33,15 @@ static _Thread_local int current_rank = -1; /* set in a rank thread while its fu
 
 static void be_no_rank(void) { current_rank = -1; }
 
-/* Runs at exit. A rank that calls exit ends the process while the other ranks are at work, so this reports it. */
+/* Runs at exit. A rank that calls exit ends the process while the other ranks are at work, so this reports it. It does
+ * not return: what C libraries do next waits, since glibc 2.41, for a rank that reads from stdin. */
 static void name_rank_that_exits(int exit_status, void *nothing) {
     (void)nothing;
     if (current_rank < 0) return;
     (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
     (void)lks_report(LKS_ERR_PEER, NULL, 0);
     lksi_announce(LKSI_THREADS_END);
-    if (exit_status == 0) lksi_rank_threads_end(1); /* the other ranks have not succeeded */
+    lksi_rank_threads_end(exit_status == 0 ? 1 : exit_status); /* 0: the other ranks have not succeeded */
 }
 
 /* --- the ranks --- */
