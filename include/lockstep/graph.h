@@ -127,7 +127,7 @@ LKS_API lks_parameter_view lks_store_parameter(const lks_store *store, int index
 /* Copies a tensor's `count` elements out of the store, row-major. The layout inside the store depends on the device.
  *
  * Errors:     LKS_ERR_ARGUMENT: `index`.
- *             LKS_ERR_TORN: an update of the values did not finish.
+ *             LKS_ERR_TORN: an update of the values did not finish, and the tensor was not written since.
  *             Those of an update that is still in progress (runs_ahead, train.h). */
 LKS_API lks_status lks_store_read(const lks_store *store, int index, void *values);
 LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient);
@@ -136,7 +136,7 @@ LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, vo
  * If ranks share the store, every rank writes the same values, between two barriers. In a shared replica, one rank's
  * write would be enough. With a copy per rank, a copy that is not written keeps its values. Code must not rely on the
  * strategy that LKS_STRATEGY_AUTO chooses.
- * Errors:     as lks_store_read. */
+ * Errors:     as lks_store_read, without LKS_ERR_TORN. */
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
 /* The gradient of tensor `index` in the store: *count elements in the store's own order, with padding (0).
  *

@@ -156,7 +156,10 @@ LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *gr
 
 /* Copies rank 0's parameters to all ranks. Collective.
  *
- * For stores made by lks_store_create. A shared replica has only one copy, which keeps rank 0's values. */
+ * For stores made by lks_store_create. A shared replica has only one copy, which keeps rank 0's values. Parameters that
+ * were torn on other ranks can be read again.
+ * Errors:     LKS_ERR_TORN: on all ranks. Rank 0's parameters are torn. Nothing was copied. The group remains usable.
+ */
 LKS_API lks_status lks_broadcast_parameters(lks_group *group, lks_store *store);
 
 typedef struct lks_distributed_optimizer lks_distributed_optimizer;
@@ -209,6 +212,7 @@ typedef struct lks_step_sums {
  *             LKS_ERR_ARGUMENT: no rank has a sample.
  *             LKS_ERR_MISMATCH: the first step found that two ranks train on the same samples, that their loaders
  *             differ in data, order of samples or options (the text shows a table), or that their parameters differ.
+ *             LKS_ERR_TORN: the first step found parameters of a store made by lks_store_create that are torn.
  *             LKS_ERR_NUMERIC: the rule clips and the gradient norm is not finite. On GPUs also: `loss` is not finite,
  *             whether the rule clips or not.
  * Fatal:      The other ranks get LKS_ERR_PEER, which names the rank.
@@ -221,8 +225,8 @@ typedef struct lks_step_sums {
  *             a step uses what they hold if lks_store_gradient was called since the last step.
  *             Those of the group.
  *             After an error in the middle of an update the parameters are undefined. Reading them through the library
- *             returns LKS_ERR_TORN. Exception: a store that is sharded among ranks that share memory holds the
- *             parameters of the step before. */
+ *             returns LKS_ERR_TORN, until they are loaded, written or broadcast anew. Exception: a store that is
+ *             sharded among ranks that share memory holds the parameters of the step before. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 
@@ -312,11 +316,13 @@ LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *optio
 
 /* Checks that no rank's gradients contain NaN or infinity. Call it before a step, which would spread them to all ranks.
  *
- * It checks the gradients that the last backward pass left in the store. It reads all gradients once. `step` is only
- * used in the text. Attached programs (lks_distributed_optimizer_attach) cannot be checked: their gradients belong to
- * the step when the pass ends.
+ * It checks the gradients that the last backward pass left in the store, or that were written by hand. It reads all
+ * gradients once. Gradients that a step or lks_distributed_optimizer_accumulate has used are not read: a rank without
+ * samples has no others. `step` is only used in the text. Ranks may pass different numbers. Attached programs
+ * (lks_distributed_optimizer_attach) cannot be checked: their gradients belong to the step when the pass ends.
  * Collective: all ranks call it.
- * Errors:     LKS_ERR_NUMERIC: on all ranks. The text names step, rank and parameter. The group remains usable. */
+ * Errors:     LKS_ERR_NUMERIC: on all ranks. The text names step, rank and parameter. The group remains usable. The
+ *             pass counts as used on all ranks, as by a step that was refused. */
 LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
 
 /* --- programs with synchronised batch norms (lks_batch_norm_with) --- */

@@ -134,8 +134,11 @@ lks_status lksi_store_check_trained(const lks_store *store);
 /* Writes the initial values. Random values depend only on (seed, name, element). */
 lks_status lksi_store_initialize(lks_store *store, uint64_t seed);
 
-/* Marks the values as partially updated. While set, reading them returns LKS_ERR_TORN. */
+/* Marks all tensors as partially updated, or as whole. Reading a marked tensor returns LKS_ERR_TORN. Writing it makes
+ * it whole again, so a store is whole once every tensor was loaded. */
 void lksi_store_set_torn(lks_store *store, bool is_torn);
+/* LKS_ERR_TORN if a tensor is marked. */
+lks_status lksi_store_check_whole(const lks_store *store);
 
 /* Finishes a pending update, for an update that continues while the next forward pass begins. Until `settle` is set to
  * NULL again, it is called before tensor `index`, its value or its gradient, is touched. A program calls it before the

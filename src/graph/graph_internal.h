@@ -151,6 +151,7 @@ typedef struct lksi_slot {
     int64_t count;      /* logical elements */
     lksi_layout layout; /* how the elements are stored there */
     int position;       /* in the order in which gradients, also those of buffers, become final */
+    bool is_torn;       /* an update began and has not ended, and the value was not written since */
 } lksi_slot;
 
 struct lks_store {
@@ -162,7 +163,6 @@ struct lks_store {
     void *values, *gradients;
     uint64_t n_swaps;     /* number of swaps of these two */
     bool is_trained;      /* a gradient reaches a parameter */
-    bool is_torn;         /* an update of the values began and has not ended */
     lksi_pass pass;       /* state of the last pass */
     lksi_stepper stepper; /* the step that completes what the pass left unfinished; zeros: none */
     lksi_batch_note note; /* note about the first batch since the note was last taken */

@@ -257,14 +257,18 @@ lks_status lksi_store_settle(const lks_store *store, int index) {
     return store->settle != NULL ? store->settle(store->settle_context, index) : LKS_OK;
 }
 
+static lks_status check_whole(const lksi_slot *slot) {
+    if (!slot->is_torn) return LKS_OK;
+    return lksi_error(LKS_ERR_TORN, "the parameters are torn: their update began and did not finish; the last "
+                                    "checkpoint counts");
+}
+
 lks_status lks_store_read(const lks_store *store, int index, void *values) {
     LKS_TRY(check_index("store_read", store, index));
     LKS_TRY(lksi_check_given("store_read", "values", values));
     LKS_TRY(lksi_store_settle(store, -1)); /* all tensors, so that consecutive reads are of one step */
-    if (store->is_torn)
-        return lksi_error(LKS_ERR_TORN, "the parameters are torn: their update began and did not finish; the last "
-                                        "checkpoint counts");
     const lksi_slot *slot = &store->slots[index];
+    LKS_TRY(check_whole(slot));
     LKS_TRY(move(store, slot, store_place(store->values, slot), host_place(values, (lksi_layout){0})));
     /* Checked after the copy, so that an update that began meanwhile is detected. */
     return store->memory.check_readable != NULL ? store->memory.check_readable(store->memory.context) : LKS_OK;
@@ -274,8 +278,10 @@ lks_status lks_store_write(lks_store *store, int index, const void *values) {
     LKS_TRY(check_index("store_write", store, index));
     LKS_TRY(lksi_check_given("store_write", "values", values));
     LKS_TRY(lksi_store_settle(store, -1));
-    const lksi_slot *slot = &store->slots[index];
-    return move(store, slot, host_place(values, (lksi_layout){0}), store_place(store->values, slot));
+    lksi_slot *slot = &store->slots[index];
+    LKS_TRY(move(store, slot, host_place(values, (lksi_layout){0}), store_place(store->values, slot)));
+    slot->is_torn = false;
+    return LKS_OK;
 }
 
 /* --- backward passes --- */
@@ -479,7 +485,14 @@ double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t 
     return 0;
 }
 
-void lksi_store_set_torn(lks_store *store, bool is_torn) { store->is_torn = is_torn; }
+void lksi_store_set_torn(lks_store *store, bool is_torn) {
+    for (int i = 0; i < store->n_slots; i++) store->slots[i].is_torn = is_torn;
+}
+
+lks_status lksi_store_check_whole(const lks_store *store) {
+    for (int i = 0; i < store->n_slots; i++) LKS_TRY(check_whole(&store->slots[i]));
+    return LKS_OK;
+}
 
 void lksi_store_set_settle(lks_store *store, lksi_settle settle, void *context) {
     store->settle = settle;

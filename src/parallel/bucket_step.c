@@ -165,7 +165,6 @@ static lks_status conclude(lks_distributed_optimizer *optimizer, lks_step_sums *
     if (status != LKS_OK) return end_row(optimizer, optimizer->n_buckets, status); /* on all ranks */
     optimizer->step++;
     optimizer->update = lksi_optimizer_update(&optimizer->rule, optimizer->step, clip * optimizer->mean_scale);
-    lksi_store_set_torn(optimizer->store, true);
     return LKS_OK;
 }
 
@@ -183,6 +182,7 @@ static lks_status update_bucket(lks_distributed_optimizer *optimizer, size_t i) 
     if (bucket->is_updated) return LKS_OK;
     LKS_TRY(lksi_progress_row_wait(optimizer->progress, bucket->item + 1));
     int64_t section_ns = lksi_timeline_begin();
+    lksi_store_set_torn(optimizer->store, true); /* not earlier: a step that fails before has updated nothing */
     update_part(optimizer, bucket);
     lksi_timeline_end(section_ns, "update", "update bucket");
     bucket->is_updated = true;

@@ -51,7 +51,6 @@ static bool is_constant(const lks_store *store, int index) {
 
 static lks_status find_bad(lks_store *store, void *room, lksi_bad_gradient *bad) {
     bool is_f64 = lksi_store_device(store)->float_type == LKS_F64;
-    *bad = lksi_no_bad_gradient;
     for (int i = 0; i < lks_store_n_tensors(store); i++) {
         size_t count;
         const void *gradient;
@@ -64,7 +63,16 @@ static lks_status find_bad(lks_store *store, void *room, lksi_bad_gradient *bad)
     return LKS_OK;
 }
 
+/* A rank without samples ran no backward pass. What its gradients hold is left from earlier steps. */
+static bool has_unused_gradients(const lks_store *store) {
+    lksi_pass pass = lksi_store_pass(store);
+    return pass != LKSI_PASS_NONE && pass != LKSI_PASS_USED;
+}
+
 lks_status lksi_find_bad_gradient(lks_store *store, lksi_bad_gradient *bad) {
+    LKS_TRY(lksi_store_settle(store, -1));
+    *bad = lksi_no_bad_gradient;
+    if (!has_unused_gradients(store)) return LKS_OK;
     if (!lksi_store_is_flat(store)) return find_bad(store, NULL, bad);
     void *room = lksi_alloc_array(lksi_store_padded_count(store), sizeof(float));
     lks_status status = room != NULL ? find_bad(store, room, bad) : LKS_ERR_MEMORY;
@@ -74,7 +82,7 @@ lks_status lksi_find_bad_gradient(lks_store *store, lksi_bad_gradient *bad) {
 
 static lks_status exchange(lks_group *group, const lks_store *store, int64_t step, const lksi_bad_gradient *mine,
                            lksi_bad_gradient *all) {
-    LKS_TRY(lksi_exchange(group, "check_gradients", (uint64_t)step, mine, sizeof *mine, all));
+    LKS_TRY(lksi_exchange(group, "check_gradients", 0, mine, sizeof *mine, all));
     for (int rank = 0; rank < lks_group_size(group); rank++)
         if (all[rank].index != lksi_no_bad_gradient.index)
             return lksi_error(
@@ -98,5 +106,7 @@ lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step)
     LKS_TRY(lksi_check_given_or_fail(group, "check_gradients", "store", store));
     lks_status status = lksi_find_bad_gradient(store, &mine);
     if (status != LKS_OK) return lksi_group_fail(group, status);
-    return lksi_agree_on_gradients(group, store, step, &mine);
+    status = lksi_agree_on_gradients(group, store, step, &mine);
+    if (status == LKS_ERR_NUMERIC) lksi_store_use_pass(store); /* a rank may have no samples in the next batch */
+    return status;
 }

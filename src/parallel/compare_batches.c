@@ -49,7 +49,8 @@ static lks_status compare_values(lks_group *group, const lks_store *store) {
 lks_status lksi_batches_compare(lks_distributed_optimizer *optimizer) {
     lks_group *group = optimizer->figures != NULL ? optimizer->figures : optimizer->group;
     size_t size = (size_t)lks_group_size(group);
-    if (optimizer->has_compared_batches || size == 1) return LKS_OK;
+    if (optimizer->has_compared_batches) return LKS_OK;
+    if (size == 1) return lksi_store_check_whole(optimizer->store);
     const lksi_batch_note mine = lksi_store_take_batch_note(optimizer->store);
     lksi_batch_note *notes = lksi_alloc_array(size, sizeof *notes);
     if (notes == NULL) return lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);

@@ -255,12 +255,28 @@ static lks_status broadcast_flat(lks_group *group, lks_store *store) {
     return status;
 }
 
+/* All ranks get the same answer, so that they can load a checkpoint and broadcast again. */
+static lks_status check_source(lks_group *group, const lks_store *store) {
+    int64_t status = lks_group_rank(group) == 0 ? lksi_store_check_whole(store) : LKS_OK;
+    LKS_TRY(lks_broadcast(group, &status, 1, LKS_I64, 0, NULL));
+    if (status == LKS_OK) return LKS_OK;
+    return lksi_error((lks_status)status, "rank 0's parameters are torn: their update began and did not finish; load a "
+                                          "checkpoint there before lks_broadcast_parameters");
+}
+
+static lks_status broadcast_values(lks_group *group, lks_store *store) {
+    if (lksi_store_is_flat(store)) return broadcast_flat(group, store);
+    return lks_broadcast(group, lksi_store_values(store), lksi_store_padded_count(store),
+                         lksi_store_device(store)->float_type, 0, NULL);
+}
+
 lks_status lks_broadcast_parameters(lks_group *group, lks_store *store) {
     LKS_TRY(lksi_check_given("broadcast_parameters", "group", group));
     LKS_TRY(lksi_check_given_or_fail(group, "broadcast_parameters", "store", store));
     LKS_TRY(lksi_store_settle(store, -1));
     if (lksi_store_replica(store) != NULL) return lks_barrier(group, NULL);
-    if (lksi_store_is_flat(store)) return broadcast_flat(group, store);
-    return lks_broadcast(group, lksi_store_values(store), lksi_store_padded_count(store),
-                         lksi_store_device(store)->float_type, 0, NULL);
+    LKS_TRY(check_source(group, store));
+    LKS_TRY(broadcast_values(group, store));
+    lksi_store_set_torn(store, false);
+    return LKS_OK;
 }

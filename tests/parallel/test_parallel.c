@@ -255,6 +255,34 @@ static void replicas_that_begin_with_other_values_are_told_so(void **state) {
     run_ranks(2, begin_with_own_values, NULL);
 }
 
+/* The last rank's parameters are torn, then rank 0's. */
+static int broadcast_over_torn_parameters(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_store *store;
+    char hex[65];
+    RANK_OK(lks_init(&group, NULL));
+    model m = build(8);
+    RANK_OK(lks_store_create(&store, m.loss, NULL));
+    if (lks_group_rank(group) == lks_group_size(group) - 1) lksi_store_set_torn(store, true);
+    RANK_OK(lks_broadcast_parameters(group, store));
+    RANK_OK(lks_check_replicas(group, store));
+    if (lks_group_rank(group) == 0) lksi_store_set_torn(store, true);
+    RANK_CHECK(lks_broadcast_parameters(group, store) == LKS_ERR_TORN);
+    RANK_CHECK(strstr(lks_error_text(), "rank 0's parameters are torn") != NULL);
+    RANK_CHECK(lks_store_sha256(store, hex) == (lks_group_rank(group) == 0 ? LKS_ERR_TORN : LKS_OK));
+    RANK_OK(lks_barrier(group, NULL));
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void parameters_of_another_rank_replace_torn_ones(void **state) {
+    (void)state;
+    for (int size = 2; size <= 3; size++) run_ranks(size, broadcast_over_torn_parameters, NULL);
+}
+
 /* If a rank dies between the barriers, its update count is odd or behind the others'. The test sets such counts. */
 static int die_in_an_update(void *argument) {
     const uint64_t *counts = argument;
@@ -426,6 +454,7 @@ int main(void) {
         cmocka_unit_test(ranks_with_different_models_are_told_so_before_training),
         cmocka_unit_test(a_replica_that_differs_is_named_with_its_parameter),
         cmocka_unit_test(replicas_that_begin_with_other_values_are_told_so),
+        cmocka_unit_test(parameters_of_another_rank_replace_torn_ones),
         cmocka_unit_test(torn_parameters_cannot_be_read),
         cmocka_unit_test(rules_are_compared_by_their_fields),
         cmocka_unit_test(senseless_steps_and_rules_are_refused),

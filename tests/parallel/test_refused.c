@@ -128,10 +128,11 @@ static int step_by_hand(void *argument) {
     return 0;
 }
 
-/* A loop that never calls lks_program_backward. */
+/* A loop that never calls lks_program_backward. A look at the gradients does not write them. */
 static int step_without_a_pass(void *argument) {
     strategy_rank *s = lksi_alloc(sizeof *s);
     RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    RANK_OK(lks_check_gradients(s->group, s->store, 1));
     RANK_CHECK(refuse_again(s, s->optimizer, &(lks_step_sums){.n_samples = 4}) == 0);
     strategy_destroy(s);
     return 0;
@@ -442,6 +443,44 @@ static void a_pointer_that_is_null_is_named(void **state) {
     run_ranks(1, pass_no_group, (&(strategy_run){.strategy = LKS_STRATEGY_BUCKETED}));
 }
 
+/* --- gradients that are not finite --- */
+
+/* The check refuses a batch, or the step does if the rule clips. Rank 1 has no samples in the next batch, so its
+ * gradients are still those of the bad one. The ranks count their steps differently. */
+static int go_on_after_a_bad_batch(void *argument) {
+    const strategy_run *r = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    char expected[64];
+    RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
+    int rank = lks_group_rank(s->group);
+    strategy_fill(s, 0);
+    if (rank == 1) s->images[5] = NAN;
+    RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+    if (r->clip_norm > 0) {
+        RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_NUMERIC);
+    } else {
+        RANK_CHECK(lks_check_gradients(s->group, s->store, 10 + rank) == LKS_ERR_NUMERIC);
+        snprintf(expected, sizeof expected, "on rank 1 in step %d holds ", 10 + rank);
+        RANK_CHECK(strstr(lks_error_text(), expected) != NULL);
+    }
+    strategy_fill(s, 1);
+    RANK_CHECK(strategy_compute(s, r, 0, rank == 1 ? 0 : 4, &mine) == 0);
+    RANK_OK(lks_check_gradients(s->group, s->store, 2));
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_OK(lks_check_replicas(s->group, s->store));
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_rank_without_samples_has_no_bad_gradients(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int clips = 0; clips < 2; clips++)
+            run_ranks(2, go_on_after_a_bad_batch,
+                      (&(strategy_run){.strategy = (lks_strategy)strategy, .clip_norm = clips}));
+}
+
 /* --- a group other than the store's --- */
 
 static int use_another_group(void *argument) {
@@ -479,6 +518,7 @@ int main(void) {
         cmocka_unit_test(ranks_whose_plain_stores_differ_are_told_so),
         cmocka_unit_test(a_pointer_that_is_null_is_named),
         cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
+        cmocka_unit_test(a_rank_without_samples_has_no_bad_gradients),
         cmocka_unit_test(a_pass_is_good_for_one_step),
         cmocka_unit_test(a_step_needs_a_pass_or_gradients_written_by_hand),
         cmocka_unit_test(a_pass_is_good_for_one_step_of_all_the_stores_optimizers),

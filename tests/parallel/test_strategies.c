@@ -778,35 +778,58 @@ static void ranks_of_one_host_have_copies_of_what_a_cache_holds(void **state) {
     for (int size = IS_SLOW_BUILD ? 2 : 1; size <= (IS_SLOW_BUILD ? 2 : 3); size++) run_ranks(size, look_at_auto, NULL);
 }
 
-/* The hook of the last bucket fails on every rank. The first bucket may be updated by then. */
-static lks_status fail_at_the_end(void *context, lks_group *group, const lks_bucket *bucket) {
-    (void)context;
-    if (bucket->first + bucket->count == bucket->n_elements) return LKS_ERR_STATE;
+/* The hook of the first bucket, or of the last, fails on every rank. Without overlap the last is reduced first. */
+static lks_status fail_at_an_end(void *context, lks_group *group, const lks_bucket *bucket) {
+    const bool *is_last = context;
+    if (*is_last ? bucket->first + bucket->count == bucket->n_elements : bucket->first == 0) return LKS_ERR_STATE;
     return lks_all_reduce(group, bucket->gradients, bucket->gradients, bucket->count, bucket->type, LKS_SUM, NULL);
 }
 
-static int fail_in_the_update(void *argument) {
-    (void)argument;
+/* Writes every tensor, which makes a store whole. */
+static int write_all(lks_store *store) {
+    static const float zeros[S_FEATURES * 96];
+    char hex[65];
+    for (int i = 0; i < lks_store_n_tensors(store); i++) {
+        RANK_CHECK(lks_store_sha256(store, hex) == LKS_ERR_TORN);
+        RANK_CHECK((size_t)lks_store_parameter(store, i).count <= sizeof zeros / sizeof *zeros);
+        RANK_OK(lks_store_write(store, i, zeros));
+    }
+    RANK_OK(lks_store_sha256(store, hex));
+    return 0;
+}
+
+static int fail_in_the_step(void *argument) {
+    const bool is_before_the_update = *(bool *)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
     lks_step_sums mine;
-    char hex[65];
+    char before[65], after[65];
     RANK_CHECK(s != NULL);
     strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED,
                          .bucket_nbytes = 1,
-                         .compression = {.kind = LKS_COMPRESS_USER, .hook = fail_at_the_end}};
+                         .compression = {.kind = LKS_COMPRESS_USER, .hook = fail_at_an_end, .context = argument}};
     RANK_CHECK(strategy_create(s, &plan) == 0);
+    RANK_CHECK(s->optimizer->n_buckets > 1);
     strategy_fill(s, 0);
     RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
-    RANK_OK(lks_store_sha256(s->store, hex));
+    RANK_OK(lks_store_sha256(s->store, before));
     RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) != LKS_OK);
-    RANK_CHECK(lks_store_sha256(s->store, hex) == LKS_ERR_TORN);
+    if (is_before_the_update) {
+        RANK_OK(lks_store_sha256(s->store, after));
+        RANK_CHECK(strcmp(before, after) == 0);
+    } else
+        RANK_CHECK(write_all(s->store) == 0);
     strategy_destroy(s);
     return 0;
 }
 
 static void a_step_that_fails_in_its_update_leaves_torn_parameters(void **state) {
     (void)state;
-    run_ranks(2, fail_in_the_update, NULL);
+    run_ranks(2, fail_in_the_step, &(bool){false});
+}
+
+static void a_step_that_fails_before_its_update_leaves_the_parameters(void **state) {
+    (void)state;
+    run_ranks(2, fail_in_the_step, &(bool){true});
 }
 
 /* Rank 1 fails while the others update: they have passed the first exchange with it, and wait for it after their
@@ -868,13 +891,20 @@ static void a_backward_pass_follows_its_forward_pass(void **state) {
     run_ranks(2, step_between_the_passes, NULL);
 }
 
+/* A step of one rank that has lost the others is refused, too: it would train torn parameters and declare them whole.
+ */
 static int tear(void *argument) {
     (void)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
-    strategy_run plan = {.strategy = LKS_STRATEGY_SHARDED};
+    strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED};
+    lks_step_sums mine;
     char hex[65];
     RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
     lksi_store_set_torn(s->store, true);
+    RANK_CHECK(lks_store_sha256(s->store, hex) == LKS_ERR_TORN);
+    RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_TORN);
     RANK_CHECK(lks_store_sha256(s->store, hex) == LKS_ERR_TORN);
     lksi_store_set_torn(s->store, false);
     RANK_OK(lks_store_sha256(s->store, hex));
@@ -914,6 +944,7 @@ int main(void) {
         cmocka_unit_test(the_first_bucket_is_small),
         cmocka_unit_test(ranks_of_one_host_have_copies_of_what_a_cache_holds),
         cmocka_unit_test(a_step_that_fails_in_its_update_leaves_torn_parameters),
+        cmocka_unit_test(a_step_that_fails_before_its_update_leaves_the_parameters),
         cmocka_unit_test(where_arrays_take_turns_parameters_are_never_torn),
         cmocka_unit_test(a_backward_pass_follows_its_forward_pass),
         cmocka_unit_test(parameters_in_the_middle_of_an_update_cannot_be_read),

@@ -1,6 +1,8 @@
 /* Checkpoints of a user's own loop: it resumes with the same bits, on the same or another number of ranks. */
 #include "ranks.h"
 
+#include "graph/graph.h"
+
 #include <lockstep/lockstep.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -138,6 +140,29 @@ static void other_ranks_and_another_store_take_the_same_file(void **state) {
         }
 }
 
+/* An interrupted update left torn parameters. Both ways to load the file make them whole. */
+static int load_over_torn_parameters(void *argument) {
+    loop l = {0};
+    char hex[65];
+    RANK_CHECK(create(&l, argument) == 0);
+    lksi_store_set_torn(l.store, true);
+    RANK_CHECK(lks_store_sha256(l.store, hex) == LKS_ERR_TORN);
+    RANK_OK(lks_store_load(l.store, path));
+    RANK_OK(lks_store_sha256(l.store, hex));
+    lksi_store_set_torn(l.store, true);
+    RANK_OK(lks_distributed_optimizer_load(l.optimizer, path, &l.position));
+    RANK_OK(lks_store_sha256(l.store, hex));
+    destroy(&l);
+    return 0;
+}
+
+static void a_checkpoint_replaces_torn_parameters(void **state) {
+    (void)state;
+    run saved = {.until = SAVED_AT, .saved_at = SAVED_AT};
+    run_ranks(2, train, &saved);
+    run_ranks(2, load_over_torn_parameters, (&(run){.is_plain = true}));
+}
+
 /* --- what is refused --- */
 
 static int load_with_another_rule(void *argument) {
@@ -196,6 +221,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loop_goes_on_to_the_same_bits),
         cmocka_unit_test(other_ranks_and_another_store_take_the_same_file),
+        cmocka_unit_test(a_checkpoint_replaces_torn_parameters),
         cmocka_unit_test(another_rule_an_unfinished_step_and_nothing_are_refused),
     };
     int n_failed = run_group(tests);
