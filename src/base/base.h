@@ -92,6 +92,8 @@ static inline size_t lksi_least(size_t a, size_t b) { return a < b ? a : b; }
 /* --- log --- */
 bool lksi_log_is_on(lks_log_level level); /* whether a line of that level is written */
 void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);
+/* From now on `line_writer` gets the lines, each with its newline. NULL: they go to stderr. */
+void lksi_log_set_writer(void (*line_writer)(const char *line));
 
 /* --- counted memory --- */
 

@@ -8,6 +8,7 @@
 
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
 static atomic_int current_level = LKS_LOG_WARNING;
+static void (*writer)(const char *line); /* NULL: stderr */
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
 static void read_environment(void) {
@@ -32,14 +33,20 @@ bool lksi_log_is_on(lks_log_level level) {
     return (int)level <= atomic_load(&current_level);
 }
 
+void lksi_log_set_writer(void (*line_writer)(const char *line)) { writer = line_writer; }
+
 void lksi_log(lks_log_level level, const char *format, ...) {
     if (!lksi_log_is_on(level)) return;
-    char text[1024];
+    char text[1024], line[1200];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     char rank[LKSI_RANK_PREFIX_NBYTES];
     lksi_rank_prefix(text, rank);
-    fprintf(stderr, "lockstep[%d] %s: %s%s\n", (int)getpid(), level_names[level], rank, text);
+    snprintf(line, sizeof line, "lockstep[%d] %s: %s%s\n", (int)getpid(), level_names[level], rank, text);
+    if (writer != NULL)
+        writer(line);
+    else
+        fputs(line, stderr);
 }

@@ -67,6 +67,12 @@ static const char help_text[] =
 
 static void say(const char *text) { lksi_terminal_add(stderr, text, strlen(text)); }
 
+/* A warning must not block the head of a run, whose hosts would be lost. */
+static void say_warning(const char *line) {
+    say(line);
+    lksi_terminal_write();
+}
+
 static void report(void *argument, const lksi_failure *failure) {
     const char *line = failure->last_lines;
     (void)argument;
@@ -208,7 +214,9 @@ static int run(int argc, char **argv) {
     lksi_run_request request = {.run = {.job.report = report, .node = -1}};
     request.forwarded = lksi_alloc_array((size_t)argc, sizeof *request.forwarded);
     if (request.forwarded == NULL) return lksi_refuse("run", "%s", lks_error_text());
+    lksi_log_set_writer(say_warning);
     int exit_status = run_request(argc, argv, &request);
+    lksi_log_set_writer(NULL);
     lksi_terminal_drain();
     if (exit_status == 0 && lksi_terminal_has_lost()) exit_status = 1;
     lksi_free(request.forwarded);

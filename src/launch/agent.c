@@ -125,9 +125,10 @@ static void run_ranks(agent *a, const lksi_message *start) {
     lks_status status = lksi_supervise(&job, &end);
     if (status != LKS_OK && status != LKS_ERR_PEER)
         send_failure(a, &(lksi_failure){.text = lks_error_text(), .last_lines = "", .exit_status = end.exit_status});
-    lksi_link_send(
-        &a->link,
-        &(lksi_message){.kind = LKSI_MESSAGE_ENDED, .generation = start->generation, .number = end.exit_status});
+    lksi_link_send(&a->link, &(lksi_message){.kind = LKSI_MESSAGE_ENDED,
+                                             .generation = start->generation,
+                                             .number = end.exit_status,
+                                             .has_lost_output = lksi_terminal_has_lost()});
 }
 
 static void hear(agent *a) {

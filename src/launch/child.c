@@ -145,8 +145,8 @@ void lksi_child_poll_fill(const lksi_child *child, struct pollfd polled[LKSI_CHI
     lksi_output_poll_fill(child->output, polled);
 }
 
-void lksi_child_take_output(lksi_child *child, const struct pollfd polled[LKSI_CHILD_N_POLLED]) {
-    lksi_output_take(child->output, polled);
+bool lksi_child_take_output(lksi_child *child, const struct pollfd polled[LKSI_CHILD_N_POLLED]) {
+    return lksi_output_take(child->output, polled);
 }
 
 static void describe_end(lksi_child *child, int wait_status) {

@@ -19,7 +19,8 @@ enum { LKSI_CHILD_N_POLLED = 2 };
 lks_status lksi_child_start(lksi_child *child, const char *ssh, const char *text, size_t nbytes,
                             const lksi_signalfd *signals);
 void lksi_child_poll_fill(const lksi_child *child, struct pollfd polled[LKSI_CHILD_N_POLLED]);
-void lksi_child_take_output(lksi_child *child, const struct pollfd polled[LKSI_CHILD_N_POLLED]);
+/* Whether anything was read. */
+bool lksi_child_take_output(lksi_child *child, const struct pollfd polled[LKSI_CHILD_N_POLLED]);
 /* Returns true once per start: when the child has ended. */
 bool lksi_child_reap(lksi_child *child);
 /* Kills the child if it runs, and resets everything but its host. */

@@ -60,6 +60,11 @@ static void set_number(const char *name, int64_t value) {
     setenv(name, text, 1);
 }
 
+/* An empty variable counts as not set. */
+static void set_default(const char *name, const char *value) {
+    if (lksi_variable(name) == NULL) setenv(name, value, 1);
+}
+
 /* Only rank 0 gets the listener, because it serves the port. A listener from another launcher is not for these ranks.
  */
 static void hand_listener_over(const lksi_rank_environment *environment, const lksi_job *job, int index) {
@@ -86,19 +91,19 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
     set_number("LOCKSTEP_GENERATION", job->generation);
     if (job->grains > 0) set_number("LOCKSTEP_GRAINS", job->grains);
     set_number("LOCKSTEP_LAUNCHER_PID", (int)getppid());
-    lksi_notice_board_name(&environment->board, getppid());
+    lksi_notice_board_name(&environment->board, getppid(), environment->master_port);
     setenv("MASTER_ADDR", environment->master_address, 1);
     setenv("MASTER_PORT", environment->master_port, 1);
-    setenv("LOCKSTEP_JOB_KEY", environment->job_key, 0);
-    setenv("LOCKSTEP_LINE_BUFFERED", "1", 0);
+    set_default("LOCKSTEP_JOB_KEY", environment->job_key);
+    set_default("LOCKSTEP_LINE_BUFFERED", "1");
     if (job->prefix)
         setenv("LOCKSTEP_PREFIX", "1", 1); /* its messages on stderr then omit the rank */
     else
         unsetenv("LOCKSTEP_PREFIX");
-    setenv("OMP_NUM_THREADS", "1", 0); /* n ranks with one thread per CPU each would oversubscribe the CPUs */
+    set_default("OMP_NUM_THREADS", "1"); /* n ranks with one thread per CPU each would oversubscribe the CPUs */
     /* With more ranks than CPUs, restartable sequences cost a tenth of every switch between ranks (1.2 us, and every
      * small call has one). */
-    if (job->n_ranks > lksi_cpu_count()) setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0", 0);
+    if (job->n_ranks > lksi_cpu_count()) set_default("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
 }
 
 void lksi_rank_environment_let_go(lksi_rank_environment *environment) {

@@ -46,15 +46,30 @@ static const char *last_line_of(const char *text, int *length) {
     return text + begin;
 }
 
+static const char *kind_of(const lksi_child *child) { return child->host != NULL ? "remote shell" : "agent"; }
+
+/* The agent may live on elsewhere, but its ranks' output does not arrive any more. If the agent has ended, its link
+ * says so first. */
+static void lose_child(lksi_head *head, lksi_node *node) {
+    char why[96];
+    hear_node(head, node);
+    snprintf(why, sizeof why, "lost its %s, which %s", kind_of(&node->child), node->child.end);
+    if (node->link.connection >= 0 && head->phase != LKSI_OVER) lksi_head_lose(head, node, why);
+}
+
 /* A child that ends before its agent has joined usually said why. Its last line becomes part of the error. */
 static void look_after_child(lksi_head *head, lksi_node *node) {
     char text[512];
     int length;
-    if (!lksi_child_reap(&node->child) || node->link.connection >= 0 || head->phase != LKSI_GATHERING) return;
+    if (!lksi_child_reap(&node->child)) return;
+    if (node->link.connection >= 0) {
+        lose_child(head, node);
+        return;
+    }
+    if (head->phase != LKSI_GATHERING) return;
     const char *said = last_line_of(node->child.last_lines != NULL ? node->child.last_lines : "", &length);
-    snprintf(text, sizeof text, "%.200s cannot take part: %s %s%s%.*s", node->name,
-             node->child.host != NULL ? "the remote shell" : "its agent", node->child.end, length > 0 ? ": " : "",
-             length, said);
+    snprintf(text, sizeof text, "%.200s cannot take part: its %s %s%s%.*s", node->name, kind_of(&node->child),
+             node->child.end, length > 0 ? ": " : "", length, said);
     if (head->generation == 0)
         lksi_head_end(head, 1, text);
     else if (head->run->job.report != NULL)
@@ -73,8 +88,10 @@ static void wait_and_take(lksi_head *head) {
     }
     if (poll(polled, n_polled, TICK_MS) <= 0)
         for (nfds_t i = 0; i < n_polled; i++) polled[i].revents = 0;
+    head->has_taken_output = false;
     for (int i = 0; i < head->n_nodes; i++)
-        lksi_child_take_output(&head->nodes[i].child, &polled[3 + i * (1 + LKSI_CHILD_N_POLLED)]);
+        if (lksi_child_take_output(&head->nodes[i].child, &polled[3 + i * (1 + LKSI_CHILD_N_POLLED)]))
+            head->has_taken_output = true;
 }
 
 /* Ends the run if there are too few descriptors for the hosts that have not joined yet. */
@@ -98,22 +115,29 @@ static void step(lksi_head *head) {
 }
 
 /* An agent that has not joined has nothing to finish. */
+static bool has_output_left(const lksi_node *node) { return node->has_joined && node->child.pid != 0; }
+
 static bool is_any_agent_left(const lksi_head *head) {
-    for (int i = 0; i < head->n_nodes; i++) {
-        const lksi_node *node = &head->nodes[i];
-        if (node->link.connection >= 0 || (node->has_joined && node->child.pid != 0)) return true;
-    }
+    for (int i = 0; i < head->n_nodes; i++)
+        if (head->nodes[i].link.connection >= 0 || has_output_left(&head->nodes[i])) return true;
     return false;
 }
 
-/* Agents end once the head has taken the output of their ranks. Time in which a reader of that output blocks the head
- * does not count against them. After a signal it does count. */
+/* Agents end once the head has taken the output of their ranks, which a slow remote shell may deliver long after they
+ * have ended. The limit is for the time without any progress: time in which a reader of that output blocks the head
+ * does not count, either. After a signal all time counts. */
 static void wait_for_agents(lksi_head *head) {
+    int64_t progress_ns = lksi_now_ns();
     while (is_any_agent_left(head) && lksi_now_ns() < head->end_until_ns) {
-        const int64_t began_ns = lksi_now_ns();
         step(head);
-        if (head->signal == 0 && lksi_terminal_descriptor() >= 0) head->end_until_ns += lksi_now_ns() - began_ns;
+        if (head->signal != 0 || (!head->has_taken_output && lksi_terminal_descriptor() < 0)) continue;
+        const int64_t now = lksi_now_ns();
+        head->end_until_ns += now - progress_ns;
+        progress_ns = now;
     }
+    for (int i = 0; i < head->n_nodes; i++)
+        if (has_output_left(&head->nodes[i]))
+            lksi_terminal_lose("the %s of %s did not end in time", kind_of(&head->nodes[i].child), head->nodes[i].name);
 }
 
 static lks_status prepare(lksi_head *head) {

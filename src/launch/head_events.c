@@ -1,6 +1,7 @@
 /* The state machine of a run over hosts: events and their consequences. Nothing here blocks. */
 #include "launch/head_internal.h"
 #include "launch/plan.h"
+#include "launch/terminal.h"
 
 #include "comm/comm.h"
 
@@ -40,8 +41,10 @@ static void note(lksi_head *head, const char *text) {
 }
 
 void lksi_head_end(lksi_head *head, int exit_status, const char *text) {
-    lksi_message message = {.kind = LKSI_MESSAGE_OVER, .number = exit_status};
+    lksi_message message = {.kind = LKSI_MESSAGE_OVER};
     if (head->phase == LKSI_OVER) return;
+    if (exit_status == 0 && (head->has_lost_output || lksi_terminal_has_lost())) exit_status = 1;
+    message.number = exit_status;
     snprintf(message.text, sizeof message.text, "%s", text);
     head->phase = LKSI_OVER;
     head->exit_status = exit_status;
@@ -226,11 +229,12 @@ static bool is_verdict(int exit_status) {
 
 static void decide(lksi_head *head) {
     const int exit_status = head->has_failed ? head->failed_status : 0;
+    const bool has_made_room = head->is_growing && (!head->has_failed || is_expected(head));
     if (head->is_timed_out)
         lksi_head_end(head, LKSI_EXIT_TIMEOUT, "");
-    else if (head->signal != 0)
-        lksi_head_end(head, exit_status, "");
-    else if (head->is_growing && (!head->has_failed || is_expected(head)))
+    else if (head->signal != 0) /* ranks that made room have not finished the run */
+        lksi_head_end(head, has_made_room ? LKSI_EXIT_SIGNAL + head->signal : exit_status, "");
+    else if (has_made_room)
         gather_next(head); /* also if all ranks had just finished: the next generation finds that out at once */
     else if (!head->has_failed)
         lksi_head_end(head, exit_status, "");
@@ -261,7 +265,10 @@ void lksi_head_hear(lksi_head *head, lksi_node *node, const lksi_message *messag
     if (message->kind == LKSI_MESSAGE_SIGNAL) lksi_head_signal(head, message->number, node);
     if (message->generation != head->generation) return; /* of an earlier generation */
     if (message->kind == LKSI_MESSAGE_FAILED) fail(head, message);
-    if (message->kind == LKSI_MESSAGE_ENDED) node->is_running = false;
+    if (message->kind == LKSI_MESSAGE_ENDED) {
+        node->is_running = false;
+        if (message->has_lost_output) head->has_lost_output = true;
+    }
     if (message->kind != LKSI_MESSAGE_PORT || head->phase != LKSI_PREPARING) return;
     if (message->number == 0)
         lksi_head_end(head, 1, message->text);

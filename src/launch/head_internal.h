@@ -12,7 +12,7 @@ typedef struct lksi_node {
     char name[320]; /* "node 1 (host b)", "host b" */
     lksi_child child;
     bool is_started_here;  /* `child` is its agent or starts it */
-    bool has_joined;       /* at least once */
+    bool has_joined;       /* its agent, since it was started */
     int64_t wait_until_ns; /* until then a restart waits for it */
     int64_t ends_until_ns; /* it is cut off; until then its ranks may still be running */
     int64_t retry_at_ns;   /* when to start its agent again while the others run */
@@ -39,9 +39,11 @@ typedef struct lksi_head {
     int generation, n_restarts; /* n_restarts does not count generations that only grew */
     int n_wanted, world_size;   /* number of ranks in the first and in the current generation */
     int64_t gather_until_ns, port_until_ns, timeout_at_ns, settle_at_ns, end_until_ns;
-    int signal;       /* the signal that ends the run; 0: none */
-    int64_t asked_ns; /* when this process received a signal; 0: not yet */
+    bool has_taken_output; /* of a child, in the last step */
+    int signal;            /* the signal that ends the run; 0: none */
+    int64_t asked_ns;      /* when this process received a signal; 0: not yet */
     bool is_growing, is_timed_out, has_failed, is_settled;
+    bool has_lost_output; /* on a host */
     int failed_status;
     bool failed_by_signal;
     char failed_text[512], failed_last_lines[1024];

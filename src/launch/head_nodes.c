@@ -242,6 +242,7 @@ lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
     size_t nbytes;
     LKS_TRY(write_orders(head, node, &text, &nbytes));
     lks_status status = lksi_child_start(&node->child, head->run->ssh, text, nbytes, &head->signals);
+    node->has_joined = false;
     node->wait_until_ns = lksi_now_ns() + RESTART_WAIT_MS * LKSI_NS_PER_MS;
     node->retry_at_ns = lksi_now_ns() + RETRY_MS * LKSI_NS_PER_MS;
     node->give_up_at_ns = lksi_now_ns() + head->run->join_timeout_ms * LKSI_NS_PER_MS;

@@ -117,10 +117,11 @@ void lksi_output_connect(const lksi_output *output, int rank); /* in the process
 void lksi_output_was_connected(lksi_output *output, int rank); /* in the launcher, after the fork */
 int lksi_output_poll_count(const lksi_output *output);
 void lksi_output_poll_fill(const lksi_output *output, struct pollfd *polled);
-void lksi_output_take(lksi_output *output, const struct pollfd *polled);
+bool lksi_output_take(lksi_output *output, const struct pollfd *polled); /* whether anything was read */
 /* Reads what the rank has written so far, also if poll has not reported it yet. */
 void lksi_output_take_rank(lksi_output *output, int rank);
-const char *lksi_output_last_lines(const lksi_output *output, int rank);
+/* Call it once, after the rank has ended. A process that the rank left behind may keep an incomplete line open. */
+const char *lksi_output_last_lines(lksi_output *output, int rank);
 void lksi_output_destroy(lksi_output *output); /* after the ranks have ended: writes what is left */
 
 /* --- a process of the job: one rank, or all of them as threads --- */

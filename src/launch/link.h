@@ -35,7 +35,7 @@ typedef enum lksi_message_kind {
     LKSI_MESSAGE_PORT,    /* generation, address and number: the port, 0: there is none, text says why */
     LKSI_MESSAGE_START,   /* generation, world_size, first_rank, n_ranks, address, number: the port */
     LKSI_MESSAGE_FAILED,  /* generation, number: the exit status, is_killed, text, last_lines */
-    LKSI_MESSAGE_ENDED,   /* generation, number: the exit status */
+    LKSI_MESSAGE_ENDED,   /* generation, number: the exit status, has_lost_output */
     LKSI_MESSAGE_SIGNAL,  /* number: a signal that the agent received or must forward; SIGKILL: the second request */
     LKSI_MESSAGE_STOP,    /* the ranks must end now */
     LKSI_MESSAGE_NOTE,    /* text: for the user */
@@ -44,7 +44,7 @@ typedef enum lksi_message_kind {
 } lksi_message_kind;
 
 typedef struct lksi_message {
-    int32_t kind, generation, world_size, first_rank, n_ranks, number, is_killed;
+    int32_t kind, generation, world_size, first_rank, n_ranks, number, is_killed, has_lost_output;
     char address[64]; /* numeric, without a port */
     char text[512], last_lines[1024];
 } lksi_message;

@@ -130,7 +130,7 @@ static void keep_tail(rank_output *rank, const char *text, size_t nbytes) {
     }
     size_t kept = rank->tail_nbytes + nbytes > TAIL_NBYTES ? TAIL_NBYTES - nbytes : rank->tail_nbytes;
     memmove(rank->tail, rank->tail + rank->tail_nbytes - kept, kept);
-    memcpy(rank->tail + kept, text, nbytes);
+    for (size_t i = 0; i < nbytes; i++) rank->tail[kept + i] = text[i] != '\0' ? text[i] : ' ';
     rank->tail_nbytes = kept + nbytes;
     rank->tail[rank->tail_nbytes] = '\0';
 }
@@ -147,9 +147,8 @@ static int log_line(FILE *log, const char *line, size_t nbytes) {
 }
 
 static void lose_log(const rank_output *rank, int reason) {
-    char where[64];
-    snprintf(where, sizeof where, "the log of rank %.*s", (int)strcspn(rank->tag + 1, "]"), rank->tag + 1);
-    lksi_terminal_lose(where, reason);
+    lksi_terminal_lose("the log of rank %.*s cannot be written: %s", (int)strcspn(rank->tag + 1, "]"), rank->tag + 1,
+                       strerror(reason));
 }
 
 /* On a network file system a full disk may be reported only by fclose. */
@@ -214,14 +213,16 @@ static bool read_stream(rank_output *rank, stream *from) {
     return true;
 }
 
-void lksi_output_take(lksi_output *output, const struct pollfd *polled) {
+bool lksi_output_take(lksi_output *output, const struct pollfd *polled) {
+    bool is_any_read = false;
     for (int i = 0; i < lksi_output_poll_count(output); i++) {
         if (polled[i].revents == 0) continue;
         if (stream_at(output, i)->terminal != NULL && lksi_terminal_descriptor() >= 0)
             lksi_terminal_write();
-        else
-            read_stream(&output->ranks[i / output->n_streams], stream_at(output, i));
+        else if (read_stream(&output->ranks[i / output->n_streams], stream_at(output, i)))
+            is_any_read = true;
     }
+    return is_any_read;
 }
 
 void lksi_output_take_rank(lksi_output *output, int rank) {
@@ -232,9 +233,14 @@ void lksi_output_take_rank(lksi_output *output, int rank) {
         for (int n_reads = 0; n_reads < 32 && read_stream(from, &from->streams[i]);) n_reads++;
 }
 
-const char *lksi_output_last_lines(const lksi_output *output, int rank) {
+const char *lksi_output_last_lines(lksi_output *output, int rank) {
     if (output == NULL) return "";
-    const rank_output *from = &output->ranks[rank];
+    rank_output *from = &output->ranks[rank];
+    for (int i = 0; i < output->n_streams; i++) {
+        if (from->streams[i].pending_nbytes == 0) continue;
+        keep_tail(from, from->streams[i].pending, from->streams[i].pending_nbytes);
+        keep_tail(from, "\n", 1);
+    }
     const char *start = from->tail + from->tail_nbytes;
     if (start > from->tail && start[-1] == '\n') start--;
     for (int n_lines = 0; start > from->tail; start--)

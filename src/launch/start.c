@@ -30,9 +30,10 @@ typedef struct reason {
     char text[512]; /* another failure; "": none */
 } reason;
 
-/* Only rank 0 reads stdin, and no rank does if stdin is a terminal, because ranks are in background process groups. */
+/* Only rank 0 of a run on one host reads stdin: an agent's stdin may be the file of its orders, with the job's key. No
+ * rank does if stdin is a terminal, because ranks are in background process groups. */
 static void connect_stdin(const lksi_job *job, int index) {
-    if (job->first_rank + index == 0 && !isatty(STDIN_FILENO)) return;
+    if (index == 0 && job->outside == NULL && !isatty(STDIN_FILENO)) return;
     int nothing = open("/dev/null", O_RDONLY);
     if (nothing < 0) return;
     dup2(nothing, STDIN_FILENO);
@@ -102,6 +103,13 @@ static bool read_first_failure(const start *s, reason *why) {
     return n_read == sizeof *why;
 }
 
+/* exec gives the same error for a program that does not exist and for one whose interpreter does not. */
+static const char *describe_exec_failure(const char *program, int error) {
+    const bool lacks_interpreter = error == ENOENT && strchr(program, '/') != NULL && access(program, F_OK) == 0;
+    return lacks_interpreter ? "its interpreter (in the first line of a script) or its loader does not exist"
+                             : strerror(error);
+}
+
 static lks_status say_why(const lksi_job *job, const reason *why, int *exit_status) {
     const char *program = job->argv != NULL ? job->argv[0] : "rank", *on = job->outside != NULL ? " on " : "";
     char host[256];
@@ -109,7 +117,8 @@ static lks_status say_why(const lksi_job *job, const reason *why, int *exit_stat
     if (job->outside == NULL) host[0] = '\0';
     if (why->text[0] != '\0') return lksi_error(LKS_ERR_SYSTEM, "rank %d%s%s: %s", why->rank, on, host, why->text);
     *exit_status = why->error == ENOENT || why->error == ENOTDIR ? LKSI_EXIT_NOT_FOUND : LKSI_EXIT_NOT_EXECUTABLE;
-    return lksi_error(LKS_ERR_FILE, "cannot start '%s'%s%s: %s", program, on, host, strerror(why->error));
+    return lksi_error(LKS_ERR_FILE, "cannot start '%s'%s%s: %s", program, on, host,
+                      describe_exec_failure(program, why->error));
 }
 
 static lks_status fork_all(const start *s, lksi_process *processes, int n_processes, int *n_started) {

@@ -67,12 +67,15 @@ void lksi_terminal_add(FILE *to, const char *text, size_t nbytes) {
     last->nbytes += nbytes;
 }
 
-void lksi_terminal_lose(const char *where, int reason) {
-    char text[256];
-    const int length = snprintf(text, sizeof text, "lockstep run: %s cannot be written: %s; output was lost\n", where,
-                                strerror(reason));
+void lksi_terminal_lose(const char *format, ...) {
+    char why[448], text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    snprintf(text, sizeof text, "lockstep run: %s; output was lost\n", why);
     has_lost = true;
-    lksi_terminal_add(stderr, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+    lksi_terminal_add(stderr, text, strlen(text));
 }
 
 bool lksi_terminal_has_lost(void) { return has_lost; }
@@ -105,7 +108,7 @@ void lksi_terminal_write(void) {
         if (first->n_written == first->nbytes) remove_first();
     if (stdout_errno == 0 || is_said) return;
     is_said = true;
-    lksi_terminal_lose("standard output", stdout_errno);
+    lksi_terminal_lose("standard output cannot be written: %s", strerror(stdout_errno));
 }
 
 int lksi_terminal_descriptor(void) { return first != NULL ? first->descriptor : -1; }

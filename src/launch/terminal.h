@@ -17,8 +17,8 @@ int lksi_terminal_descriptor(void);
 /* Blocks until the queue is empty. */
 void lksi_terminal_drain(void);
 
-/* Reports that `where` cannot be written, and why. Output of ranks is lost then, but the ranks are not ended for it. */
-void lksi_terminal_lose(const char *where, int reason);
+/* Reports that output of ranks was lost, and why. The ranks are not ended for it. */
+void lksi_terminal_lose(const char *format, ...) LKS_PRINTF(1, 2);
 bool lksi_terminal_has_lost(void); /* whether any output was lost; a closed pipe (EPIPE) does not count */
 
 #endif

@@ -212,6 +212,34 @@ static void ranks_that_end_well_make_room_for_more(void **state) {
     lksi_link_close(&link);
 }
 
+/* The ranks have been told to make room, and end with status 0 after the signal. */
+static void a_signal_while_the_run_grows_ends_it_with_its_status(void **state) {
+    (void)state;
+    char text[2048], directory[] = "/tmp/lockstep_head_XXXXXX", go[64], program[256];
+    lksi_link link;
+    const lksi_agent_hello hello = right_hello();
+    assert_non_null(mkdtemp(directory));
+    snprintf(go, sizeof go, "%s/go", directory);
+    snprintf(
+        program, sizeof program,
+        "trap 'echo asked >&2; until [ -e %s ]; do sleep 0.02; done; exit 0' TERM; echo in $LOCKSTEP_GENERATION >&2\n"
+        "while :; do sleep 0.02; done",
+        go);
+    const head_process head = start_head_with(program);
+    lksi_link_open(&link, join(head.port, &hello));
+    await_message(&link, LKSI_MESSAGE_START, 0);
+    lksi_link_close(&link);
+    read_report(&head, "in 1\n", text);
+    lksi_link_open(&link, join(head.port, &hello));
+    read_report(&head, "asked\n", text);
+    kill(head.pid, SIGINT);
+    close(open(go, O_CREAT | O_WRONLY, 0600));
+    assert_ends(&head, 130, "");
+    lksi_link_close(&link);
+    assert_int_equal(unlink(go), 0);
+    assert_int_equal(rmdir(directory), 0);
+}
+
 static void a_host_that_claims_no_port_is_lost(void **state) {
     (void)state;
     const head_process head =
@@ -257,6 +285,37 @@ static void a_reader_that_pauses_costs_no_host(void **state) {
     assert_int_equal(count_lines(output[0]), 100000);
     close(output[0]);
     assert_ends(&head, 0, "");
+}
+
+/* The same for warnings of the head itself. The rank has filled the pipe by then. */
+static void a_reader_of_warnings_that_pauses_costs_no_host(void **state) {
+    (void)state;
+    const head_process head =
+        start_head_of("localhost", "none", (char *[]){"--heartbeat-timeout", "1", "sh", "-c", "seq 100000 >&2", NULL});
+    lksi_sleep_ns(INT64_C(1000000) * 1500);
+    kill(head.pid, SIGTSTP);
+    lksi_sleep_ns(INT64_C(1000000) * 2500);
+    assert_int_equal(count_lines(head.report), 100001);
+    assert_ends(&head, 0, "");
+}
+
+/* The first remote shell needs longer for the output than the limit for a shell that delivers nothing, as the second.
+ */
+static void output_in_a_slow_remote_shell_is_awaited(void **state) {
+    (void)state;
+    char *const arguments[] = {"--master-addr", "127.0.0.1", "seq", "7", NULL};
+    const head_process slow = start_head_of("far", "slow", arguments), hung = start_head_of("far", "hung", arguments);
+    assert_ends(&slow, 0, "1\n2\n3\n4\n5\n6\n7\n");
+    assert_ends(&hung, 1, "the remote shell of host far did not end in time; output was lost");
+}
+
+/* The agent and its rank live on at first. */
+static void a_host_whose_remote_shell_ends_is_lost(void **state) {
+    (void)state;
+    const head_process head =
+        start_head_of("far", "fragile",
+                      (char *[]){"--master-addr", "127.0.0.1", "sh", "-c", "kill -KILL $REMOTE_SHELL; sleep 5", NULL});
+    assert_ends(&head, 1, "host far was lost: it lost its remote shell, which was killed by SIGKILL (rank 0)");
 }
 
 static void hosts_of_a_file_have_no_other_number(void **state) {
@@ -376,16 +435,35 @@ static void an_address_that_every_host_takes_for_itself_is_for_one_host_only(voi
     unsetenv("LOCKSTEP_JOB_KEY");
 }
 
+/* Plays a remote shell, of one of these kinds or one that is nothing but a shell. */
+static int be_shell(const char *kind, const char *command) {
+    static const struct {
+        const char *kind, *script; /* its $0 is the command */
+    } shells[] = {
+        {"slow", "output=$(sh -c \"$0\"); for line in $output; do sleep 2; echo $line >&2; done"},
+        {"hung", "sh -c \"$0\" >&2; sleep 60"},
+        {"fragile", "export REMOTE_SHELL=$$; exec 3<&0; sh -c \"$0\" <&3 & wait"},
+    };
+    const char *script = "eval \"$0\"";
+    for (size_t i = 0; i < sizeof shells / sizeof *shells; i++)
+        if (strcmp(kind, shells[i].kind) == 0) script = shells[i].script;
+    return execl("/bin/sh", "sh", "-c", script, command, (char *)NULL);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "mute") == 0) return be_mute();
-    if (argc > 1) return execl("/bin/sh", "sh", "-c", argv[argc - 1], (char *)NULL); /* plays the remote shell */
+    if (argc > 1) return be_shell(argv[1], argv[argc - 1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
         cmocka_unit_test(ranks_that_end_well_make_room_for_more),
+        cmocka_unit_test(a_signal_while_the_run_grows_ends_it_with_its_status),
         cmocka_unit_test(a_host_that_claims_no_port_is_lost),
         cmocka_unit_test(the_last_line_of_a_failed_rank_is_told),
         cmocka_unit_test(a_reader_that_pauses_costs_no_host),
+        cmocka_unit_test(a_reader_of_warnings_that_pauses_costs_no_host),
+        cmocka_unit_test(output_in_a_slow_remote_shell_is_awaited),
+        cmocka_unit_test(a_host_whose_remote_shell_ends_is_lost),
         cmocka_unit_test(hosts_of_a_file_have_no_other_number),
         cmocka_unit_test(ssh_may_be_told_a_user),
         cmocka_unit_test(all_variables_are_handed_on),

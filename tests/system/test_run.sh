@@ -211,6 +211,10 @@ run run -n 3 ./no-such-program
 check "a program that does not exist is one error, status 127" eval 'status_is 127 && err_lines 1 && err_has "^lockstep run: cannot start .\./no-such-program.: No such file or directory$"'
 run run -n 3 --threads ./no-such-program
 check "the same with --threads" eval 'status_is 127 && err_lines 1'
+printf '#!/nowhere/python\n' >"$work/script"
+chmod +x "$work/script"
+run run -n 3 "$work/script"
+check "one whose interpreter does not exist is said to be that" eval 'status_is 127 && err_lines 1 && err_has "cannot start .*script.: its interpreter .* does not exist"'
 echo text >"$work/text"
 run run -n 3 "$work/text"
 check "a file that is not executable is status 126" eval 'status_is 126 && err_lines 1 && err_has "Permission denied"'
@@ -232,6 +236,8 @@ run run -n 2 bash -c 'echo "$RANK ${LOCKSTEP_LISTENER_FD-unset} $(readlink /proc
 check "rank 0 alone is handed the socket of MASTER_PORT" eval 'out_has "^0 [0-9]+ socket:" && out_has "^1 unset $"'
 OMP_NUM_THREADS=5 LOCKSTEP_JOB_KEY=abc RANK=9 LOCKSTEP_THREADS=4 run run -n 1 bash -c 'echo $OMP_NUM_THREADS $LOCKSTEP_JOB_KEY $RANK ${LOCKSTEP_THREADS-unset}'
 check "what the user set stays, what another launcher set goes" out_has '^5 abc 0 unset$'
+OMP_NUM_THREADS='' LOCKSTEP_JOB_KEY='' run run -n 1 bash -c 'echo $OMP_NUM_THREADS ${#LOCKSTEP_JOB_KEY}'
+check "what is empty counts as not set" out_has '^1 64$'
 unset GLIBC_TUNABLES
 run run -n $(($(nproc) + 1)) bash -c 'echo $GLIBC_TUNABLES'
 check "ranks that share CPUs have no restartable sequences" eval 'status_is 0 && [ "$(sort -u "$work/out")" = glibc.pthread.rseq=0 ]'
@@ -243,6 +249,8 @@ run run -n 4 --bind bash -c 'grep Cpus_allowed_list /proc/self/status'
 check "--bind gives each rank one CPU" eval 'out_lines 4 && ! grep -qE "[-,]" "$work/out"'
 echo input | "$lockstep" run -n 2 bash -c 'read -r line; echo "$RANK:$line"' >"$work/out" 2>"$work/err"
 check "rank 0 reads standard input, the others do not" eval 'out_has "^0:input$" && out_has "^1:$"'
+run run --nnodes=1 --master_addr=127.0.0.1 --master_port=$((20000 + RANDOM % 10000)) -n 1 readlink /proc/self/fd/0
+check "over hosts rank 0 has none: its agent's holds the job's key" eval 'status_is 0 && out_has "^/dev/null$"'
 
 # --- failures ---
 run run -n 3 --grace 0.2 bash -c '[ $RANK = 1 ] && exit 3; sleep 60; : '"$marker"
@@ -440,6 +448,8 @@ run run -n 2 --log-dir "$work/deep/logs" bash -c 'echo "out $RANK"; echo "err $R
 check "--log-dir writes a file per rank, into directories that were not there" eval 'status_is 0 && out_lines 0 && [ "$(cat "$work/deep/logs/rank-1.log")" = "$(printf "out 1\nerr 1")" ]'
 run run -n 2 --grace 0.2 --log-dir "$work/logs" bash -c '[ $RANK = 1 ] || sleep 60; seq 100; echo "no such data" >&2; exit 3'
 check "a failure shows the last lines of a captured rank" eval 'status_is 3 && err_has "rank 1 .* exited with status 3; its last lines:" && err_has "^  \| no such data$" && err_lines 6'
+run run -n 1 --log-dir "$work/logs" bash -c 'printf "a\0b\nfatal: "; (exec -a '$marker' sleep 60) & exit 3'
+check "also if one is incomplete, kept open by a child, or has a NUL" eval 'err_lines 3 && err_has "^  \| a b$" && err_has "^  \| fatal: $" && none_left'
 run run -n 1 --log-dir "$work/logs" bash -c 'head -c 3000000 /dev/zero | tr "\0" x'
 check "a line without end loses nothing" [ "$(tr -d '\n' <"$work/logs/rank-0.log" | wc -c)" = 3000000 ]
 
@@ -453,6 +463,12 @@ check "a failed rank's status goes first" status_is 3
 ln -sf /dev/full "$work/logs/rank-1.log"
 run run -n 2 --log-dir "$work/logs" echo line
 check "so it is with a log" eval 'status_is 1 && err_lines 1 && err_has "the log of rank 1 cannot be written: No space" && [ "$(cat "$work/logs/rank-0.log")" = line ]'
+port=$((20000 + RANDOM % 10000))
+# shellcheck disable=SC2034 # `check` evaluates its use
+statuses=$(for node in 0 1; do
+  { "$lockstep" run -n 1 --nnodes 2 --node-rank $node --master-addr 127.0.0.1 --master-port $port --log-dir "$work/logs" echo line; echo $?; } &
+done 2>"$work/err" | xargs)
+check "and on all hosts of a run" eval '[ "$statuses" = "1 1" ] && err_has "the log of rank 1 cannot be written: No space"'
 (trap "" PIPE; "$lockstep" run -n 2 --prefix seq 50000 2>"$work/err"; echo $? >"$work/status") | head -n 1 >"$work/out"
 check "a reader that has had enough is no loss" eval '[ "$(cat "$work/status")" = 0 ] && out_lines 1 && ! grep -q lockstep "$work/err"'
 
@@ -526,6 +542,11 @@ by_hand 1 >>"$work/out" 2>>"$work/err" || true
 wait $!
 status=$?
 check "ranks can be started by hand with the environment variables" eval 'status_is 0 && out_has "rank 0 has the sum 1" && out_has "rank 1 has the sum 1"'
+
+inner='[ $RANK = 0 ] || exit 0; sleep 1; export MASTER_PORT=$0
+RANK=1 "$1" & RANK=0 "$1" && wait $!'
+run run -n 2 bash -c "$inner" $port "$examples/sum_of_ranks"
+check "also by a rank, whose own world has lost one" eval 'status_is 0 && out_has "rank 0 has the sum 1" && out_has "rank 1 has the sum 1"'
 
 # --- leftovers ---
 check "no process is left" none_left

@@ -17,7 +17,7 @@ struct lksi_notice {
     lksi_abort lost;
 };
 
-enum { NAME_NBYTES = 48 };
+enum { NAME_NBYTES = 48 }; /* of "PORT:FILE" */
 
 static const char variable[] = "LOCKSTEP_NOTICE_BOARD";
 
@@ -39,9 +39,9 @@ void lksi_notice_board_create(lksi_notice_board *board) {
         lksi_notice_board_destroy(board);
 }
 
-void lksi_notice_board_name(const lksi_notice_board *board, pid_t launcher) {
+void lksi_notice_board_name(const lksi_notice_board *board, pid_t launcher, const char *master_port) {
     char name[NAME_NBYTES];
-    snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)launcher, board->descriptor);
+    snprintf(name, sizeof name, "%s:/proc/%d/fd/%d", master_port, (int)launcher, board->descriptor);
     if (board->notice != NULL)
         setenv(variable, name, 1);
     else
@@ -69,9 +69,9 @@ static char found_name[NAME_NBYTES];
 static const struct lksi_notice *found;
 
 /* The launcher may have ended and its pid may be reused, so size and magic are checked. */
-static const struct lksi_notice *find(const char *name) {
+static const struct lksi_notice *find(const char *file) {
     off_t nbytes = sizeof(struct lksi_notice);
-    int descriptor = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int descriptor = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) return NULL;
     struct lksi_notice *opened = lseek(descriptor, 0, SEEK_END) == nbytes ? map(descriptor, PROT_READ) : NULL;
     close(descriptor);
@@ -80,12 +80,20 @@ static const struct lksi_notice *find(const char *name) {
     return NULL;
 }
 
+/* Returns the file of a board for the world at MASTER_PORT, or NULL. A world that meets elsewhere, or was started by
+ * mpirun, may be inside a rank of the launcher's world. */
+static const char *file_of(const char *name) {
+    const char *port = lksi_variable("MASTER_PORT");
+    if (name == NULL || strlen(name) >= NAME_NBYTES || port == NULL || !lksi_begins_with(name, port)) return NULL;
+    return name[strlen(port)] == ':' ? name + strlen(port) + 1 : NULL;
+}
+
 static const struct lksi_notice *look_up(void) {
-    const char *name = getenv(variable);
-    if (name == NULL || strlen(name) >= sizeof found_name) return NULL;
+    const char *name = getenv(variable), *file = file_of(name);
+    if (file == NULL) return NULL;
     pthread_mutex_lock(&mutex);
     if (strcmp(name, found_name) != 0) {
-        found = find(name);
+        found = find(file);
         snprintf(found_name, sizeof found_name, "%s", name);
     }
     const struct lksi_notice *notice = found;

@@ -19,14 +19,14 @@ typedef struct lksi_notice_board {
 
 /* If it fails, there is no board: the ranks wait until they are killed. */
 void lksi_notice_board_create(lksi_notice_board *board);
-/* Called in the process of a rank. Sets LOCKSTEP_NOTICE_BOARD. */
-void lksi_notice_board_name(const lksi_notice_board *board, pid_t launcher);
+/* Called in the process of a rank. Sets LOCKSTEP_NOTICE_BOARD. The board is for the world that meets at MASTER_PORT. */
+void lksi_notice_board_name(const lksi_notice_board *board, pid_t launcher, const char *master_port);
 /* `text` says which rank has ended, on which host and how. Only the first call has an effect. */
 void lksi_notice_board_write(const lksi_notice_board *board, const char *text);
 void lksi_notice_board_destroy(lksi_notice_board *board);
 
-/* Called by a rank. Returns LKS_ERR_PEER with the launcher's text. Returns LKS_OK if there is no text or no
- * launcher. */
+/* Called by a rank. Returns LKS_ERR_PEER with the launcher's text. Returns LKS_OK if there is no text, or no launcher
+ * of the world at MASTER_PORT. */
 lks_status lksi_notice_board_check(void);
 
 #endif
