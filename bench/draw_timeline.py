@@ -13,6 +13,8 @@ import json
 import os
 import sys
 
+from options import number
+
 WIDTH, LEFT, RIGHT, TOP, ROW, GAP = 1000, 150, 20, 40, 26, 8
 # The palette of Okabe and Ito. Sections of other categories contain these and are not drawn.
 COLOURS = {
@@ -34,27 +36,33 @@ def read(directory):
     if not files:
         sys.exit("%s: no rank*.json here" % directory)
     for path in files:
-        with open(path, encoding="utf-8") as file:
-            events = json.load(file)
-        for event in events:
-            key = event["pid"], event["tid"]
-            if event["ph"] == "X":
-                sections.append(event)
-            elif event["name"] == "thread_name":
-                threads[key] = event["args"]["name"]
+        try:
+            with open(path, encoding="utf-8") as file:
+                events = json.load(file)
+            for event in events:
+                key = event["pid"], event["tid"]
+                if event["ph"] == "X":
+                    sections.append(event)
+                elif event["name"] == "thread_name":
+                    threads[key] = event["args"]["name"]
+        except OSError as error:
+            sys.exit("%s: %s" % (path, error.strerror))
+        except (ValueError, TypeError, KeyError):
+            sys.exit("%s: not a timeline" % path)
     return sections, threads
 
 
 def find_window(sections, step, n_steps):
-    """From the begin of rank 0's step to the end of its last one, in microseconds."""
+    """The numbers of the first and the last step that rank 0 has of those wanted, and their begin and end in microseconds."""
     steps = {e["args"]["step"]: e for e in sections if e["pid"] == 0 and e["name"] == "step"}
     if not steps:
         sys.exit("rank 0 has no steps of lks_trainer_step")
     first = sorted(steps)[len(steps) // 2] if step is None else step
-    chosen = [steps[s] for s in range(first, first + n_steps) if s in steps]
+    chosen = [s for s in range(first, first + n_steps) if s in steps]
     if not chosen:
         sys.exit("there is no step %d, only %d to %d" % (first, min(steps), max(steps)))
-    return first, chosen[0]["ts"], chosen[-1]["ts"] + chosen[-1]["dur"]
+    last = steps[chosen[-1]]
+    return chosen[0], chosen[-1], steps[chosen[0]]["ts"], last["ts"] + last["dur"]
 
 
 def draw(sections, threads, begin, end, title):
@@ -97,15 +105,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory")
     parser.add_argument("--step", type=int)
-    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--steps", type=number, default=1)
     parser.add_argument("--output", default="timeline.svg")
     flags = parser.parse_args()
     sections, threads = read(flags.directory)
-    first, begin, end = find_window(sections, flags.step, flags.steps)
-    last = first + flags.steps - 1
+    first, last, begin, end = find_window(sections, flags.step, flags.steps)
     title = "step %d" % first if last == first else "steps %d to %d" % (first, last)
-    with open(flags.output, "w", encoding="utf-8") as file:
-        file.write(draw(sections, threads, begin, end, "%s: %.1f ms" % (title, (end - begin) / 1000)))
+    drawing = draw(sections, threads, begin, end, "%s: %.1f ms" % (title, (end - begin) / 1000))
+    try:
+        with open(flags.output, "w", encoding="utf-8") as file:
+            file.write(drawing)
+    except OSError as error:
+        sys.exit("%s: %s" % (flags.output, error.strerror))
 
 
 if __name__ == "__main__":

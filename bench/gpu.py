@@ -24,6 +24,7 @@ import tempfile
 import time
 
 import train
+from options import Lines, build_directory, choices, number, steps
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SETS = {"resnet9": "cifar-10-batches-bin", "mnist": "mnist", "language_model": "ptb", "transformer": "ptb"}
@@ -44,6 +45,14 @@ PEER_PATIENCE_S = 120 # long, because PyTorch compiles
 
 class Failed(Exception):
     pass
+
+
+def assignments(text):
+    chosen = [word for word in text.split(",") if word]
+    for word in chosen:
+        if "=" not in word:
+            raise argparse.ArgumentTypeError(f"'{word}' is not NAME=VALUE")
+    return chosen
 
 
 def data_flags(example, arguments):
@@ -228,26 +237,24 @@ def print_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(CASES), help=f"default: {', '.join(CASES)}")
-    parser.add_argument("--kernels", default="resnet9", help="cases whose kernel times are measured, too")
-    parser.add_argument("--variables", default="LOCKSTEP_GPU_BRANCHES=0,LOCKSTEP_CUDNN_BENCHMARK=1,LOCKSTEP_GPU_GRAPHS=0",
+    parser.add_argument("--cases", type=choices(CASES), default=",".join(CASES), help=f"default: {', '.join(CASES)}")
+    parser.add_argument("--kernels", type=choices(CASES), default="resnet9", help="cases whose kernel times are measured, too")
+    parser.add_argument("--variables", type=assignments,
+                        default="LOCKSTEP_GPU_BRANCHES=0,LOCKSTEP_CUDNN_BENCHMARK=1,LOCKSTEP_GPU_GRAPHS=0",
                         help="in the cases of --kernels, our side also runs with each of these set, in turn; '' for none")
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=number, default=3)
     parser.add_argument("--seconds", type=float, default=460, help="no comparison begins after this time")
     parser.add_argument("--patience", type=float, default=60, help="time limit in seconds for one run of our side")
-    parser.add_argument("--steps", type=int, default=0, help="steps of every run, to test that everything works; above 20")
+    parser.add_argument("--steps", type=steps, help="steps of every run, to test that everything works")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--peer-on-cpu", action="store_true", help="run PyTorch on the CPU, to test that everything works")
     parser.add_argument("--data", help="directory with cifar-10-batches-bin, mnist and ptb; default $LOCKSTEP_DATA")
     parser.add_argument("--python", help="a Python that has PyTorch; default: the one that tools/torch-python finds")
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--build", type=build_directory, default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="also append the JSON lines to FILE")
     arguments = parser.parse_args()
-    if 0 < arguments.steps <= 20:
-        parser.error(f"--steps {arguments.steps}: the first 20 steps are left out")
+    lines = Lines(arguments.json, "a")
     arguments.python = arguments.python or train.find_python()
-    arguments.kernels = arguments.kernels.split(",")
-    arguments.variables = [variable for variable in arguments.variables.split(",") if variable]
     arguments.data = arguments.data or os.environ.get("LOCKSTEP_DATA") or os.path.expanduser("~/.cache/lockstep/data")
     began, rows = time.monotonic(), []
     with tempfile.TemporaryDirectory() as folder:
@@ -257,19 +264,17 @@ def main():
                     os.symlink(os.path.abspath(os.path.join(arguments.data, name)), os.path.join(folder, name))
             output_of([sys.executable, os.path.join(ROOT, "bench", "made_up_data.py"), folder], 300)
             arguments.data = folder
-        for case in arguments.cases.split(","):
+        for case in arguments.cases:
             if time.monotonic() - began > arguments.seconds:
                 print(f"{case}: left out, because {arguments.seconds:.0f} s have passed", flush=True)
                 continue
             try:
-                rows.append(compare(case, arguments))
-                line = json.dumps(rows[-1])
+                entry = compare(case, arguments)
+                rows.append(entry)
             except Failed as error:
-                line = json.dumps({"case": case, "error": str(error)})
-            print(line, flush=True)
-            if arguments.json:
-                with open(arguments.json, "a", encoding="utf-8") as file:
-                    file.write(line + "\n")
+                entry = {"case": case, "error": str(error)}
+            print(json.dumps(entry), flush=True)
+            lines.write([entry])
     print_table(rows)
 
 

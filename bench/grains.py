@@ -14,16 +14,15 @@ import statistics
 import sys
 import tempfile
 
+from options import build_directory, choices, number, numbers, steps
 from train import ROOT, find_cached, find_data, run_example, shorten_text
+
+STEPS = {"mlp": 1500, "mnist": 6000, "resnet9": 100, "language_model": 100}
 
 
 def work_of(example, arguments):
-    return {
-        "mnist": ["--data", arguments.data, "--steps", "6000"],
-        "mlp": ["--steps", "1500"],
-        "resnet9": ["--data", arguments.images, "--steps", "100"],
-        "language_model": ["--data", arguments.text, "--steps", "100"],
-    }[example]
+    directory = {"mlp": None, "mnist": arguments.data, "resnet9": arguments.images, "language_model": arguments.text}[example]
+    return [*(["--data", directory] if directory else []), "--steps", str(arguments.steps or STEPS[example])]
 
 
 def run_once(case, arguments):
@@ -57,24 +56,24 @@ def print_table(runs, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--examples", default="mlp,mnist,resnet9,language_model")
-    parser.add_argument("--ranks", default="1,2")
-    parser.add_argument("--grains", default="1,2,4,8")
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--repetitions", type=number, default=3)
+    parser.add_argument("--examples", type=choices(STEPS), default=list(STEPS))
+    parser.add_argument("--ranks", type=numbers, default=[1, 2])
+    parser.add_argument("--grains", type=numbers, default=[1, 2, 4, 8])
+    parser.add_argument("--steps", type=steps, help="steps of every run, to test that everything works")
+    parser.add_argument("--build", type=build_directory, default=os.path.join(ROOT, "build"))
     arguments = parser.parse_args()
     arguments.data = arguments.images = arguments.text = None
-    examples = arguments.examples.split(",")
+    examples = arguments.examples
     if "mnist" in examples:
-        arguments.data = find_data()
+        arguments.data = find_data(None, "$LOCKSTEP_DATA")
     if "resnet9" in examples:
-        arguments.images = find_cached("cifar-10-batches-bin", "data_batch_1.bin", "$LOCKSTEP_DATA")
-    counts = [0, *map(int, arguments.grains.split(","))]
-    cases = [(example, int(ranks), grains) for example in examples for ranks in arguments.ranks.split(",")
-             for grains in counts if grains % int(ranks) == 0]
+        arguments.images = find_cached(None, "cifar-10-batches-bin", "data_batch_1.bin", "$LOCKSTEP_DATA")
+    cases = [(example, ranks, grains) for example in examples for ranks in arguments.ranks
+             for grains in (0, *arguments.grains) if grains % ranks == 0]
     with tempfile.TemporaryDirectory() as folder:
         if "language_model" in examples:
-            arguments.text = shorten_text(find_cached("ptb", "ptb.train.txt", "$LOCKSTEP_DATA"), folder)
+            arguments.text = shorten_text(find_cached(None, "ptb", "ptb.train.txt", "$LOCKSTEP_DATA"), folder)
         runs = {case: [] for case in cases}
         for repetition in range(arguments.repetitions):
             for case in cases:

@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 
+from options import build_directory, number
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 AIM_MS = {"lockstep 8": 150, "lockstep 64": 1000}
 
@@ -44,8 +46,8 @@ def start_ms(command):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--build", type=build_directory, default=os.path.join(ROOT, "build"))
+    parser.add_argument("--repetitions", type=number, default=7)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as logs:
         found = contenders(arguments.build, logs)

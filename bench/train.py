@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-from options import Lines, build_directory, choices, number, numbers
+from options import Lines, build_directory, choices, number, numbers, steps
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OURS, PEERS = "lockstep", ("tuned", "tutorial") # the styles of bench/peers/peer.py
@@ -44,14 +44,14 @@ def output_of(command, ranks):
     return done.stdout
 
 
-def find_data(given):
+def find_data(given, flag):
     """Returns the directory with MNIST's files: the given one, or the one that tools/find-data finds."""
     if given:
-        return expect_file(given, ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"), "--data")
+        return expect_file(given, ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"), flag)
     try:
         done = subprocess.run([os.path.join(ROOT, "tools/find-data")], stdout=subprocess.PIPE, text=True, check=True)
     except subprocess.CalledProcessError:
-        sys.exit("no data set in MNIST's format here; name its directory with --data")
+        sys.exit(f"no data set in MNIST's format here; name its directory with {flag}")
     return done.stdout.split(maxsplit=1)[1].strip()
 
 
@@ -173,23 +173,20 @@ def main():
     parser.add_argument("--repetitions", type=number, default=5)
     parser.add_argument("--examples", type=choices(EXAMPLES), default=["mnist", "mlp"], help=f"any of {', '.join(EXAMPLES)}")
     parser.add_argument("--ranks", type=numbers, default=[1, 2], help="numbers of ranks, separated by commas")
-    parser.add_argument("--steps", type=int, default=1000, help="steps of mlp; mnist runs one epoch")
+    parser.add_argument("--steps", type=steps, default=1000, help="steps of mlp; mnist runs one epoch")
     parser.add_argument("--data", help="directory with MNIST's files; default: the one that tools/find-data finds")
     parser.add_argument("--images", help="directory with CIFAR-10's binary files; default: where the trainers look for it")
-    parser.add_argument("--image-steps", type=int, default=100, help="steps of resnet9, at batch 128")
+    parser.add_argument("--image-steps", type=steps, default=100, help="steps of resnet9, at batch 128")
     parser.add_argument("--text", help="directory with Penn Treebank's files; default: where the trainers look for it")
-    parser.add_argument("--text-steps", type=int, default=60, help="steps of language_model and transformer")
+    parser.add_argument("--text-steps", type=steps, default=60, help="steps of language_model and transformer")
     parser.add_argument("--build", type=build_directory, default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write one line per run and one per row of the table")
     arguments = parser.parse_args()
-    for flag in ("steps", "image_steps", "text_steps"):
-        if getattr(arguments, flag) <= 20:
-            parser.error(f"--{flag.replace('_', '-')} {getattr(arguments, flag)}: the first 20 steps are left out")
     arguments.python = find_python()
     cases = [(example, ranks) for example in arguments.examples for ranks in arguments.ranks]
     needed = set(arguments.examples)
     if "mnist" in needed:
-        arguments.data = find_data(arguments.data)
+        arguments.data = find_data(arguments.data, "--data")
     if "resnet9" in needed:
         arguments.images = find_cached(arguments.images, "cifar-10-batches-bin", "data_batch_1.bin", "--images")
     with tempfile.TemporaryDirectory() as folder:

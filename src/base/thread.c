@@ -103,24 +103,66 @@ void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int
     (void)pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &until);
 }
 
-/* cpu.max is "max 100000" or "150000 100000". 0: no quota. */
-static double cpu_quota_of(const char *cgroup) {
+/* Reads up to two numbers from a file of a cgroup. Returns how many it has. */
+static int read_numbers(const char *cgroup, const char *name, double *first, double *second) {
     char path[LKSI_PATH_NBYTES];
-    FILE *file = lksi_path(path, "%s/cpu.max", cgroup) == LKS_OK ? fopen(path, "re") : NULL;
+    FILE *file = lksi_path(path, "%s/%s", cgroup, name) == LKS_OK ? fopen(path, "re") : NULL;
     if (file == NULL) return 0;
-    double quota = 0, period = 0;
-    int n_read = fscanf(file, "%lf %lf", &quota, &period);
+    int n_read = fscanf(file, "%lf %lf", first, second);
     fclose(file);
-    return n_read == 2 && quota > 0 && period > 0 ? quota / period : 0;
+    return n_read;
+}
+
+/* cpu.max is "max 100000" or "150000 100000". Version 1 has a file for each number, and -1 means "max". 0: no quota. */
+static double cpu_quota_of(const char *cgroup) {
+    double quota = 0, period = 0, none;
+    if (read_numbers(cgroup, "cpu.max", &quota, &period) != 2) {
+        (void)read_numbers(cgroup, "cpu.cfs_quota_us", &quota, &none);
+        (void)read_numbers(cgroup, "cpu.cfs_period_us", &period, &none);
+    }
+    return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+/* The smaller of `least` and the quotas of a cgroup and its ancestors. 0: no quota. */
+static double least_quota(char cgroup[LKSI_PATH_NBYTES], double least) {
+    do {
+        double quota = cpu_quota_of(cgroup);
+        if (quota > 0 && (least == 0 || quota < least)) least = quota;
+    } while (lksi_cgroup_next(cgroup));
+    return least;
+}
+
+/* Whether the first part of "cpu,cpuacct:/session" has the controller cpu. */
+static bool has_cpu_controller(const char *list) {
+    for (;;) {
+        size_t length = strcspn(list, ",:");
+        if (length == strlen("cpu") && lksi_begins_with(list, "cpu")) return true;
+        if (list[length] != ',') return false;
+        list += length + 1;
+    }
+}
+
+/* Version 1 has a tree for each controller. A line of /proc/self/cgroup is "4:cpu,cpuacct:/session". */
+static bool find_version_1(char cgroup[LKSI_PATH_NBYTES]) {
+    static const char mount[] = "/sys/fs/cgroup/cpu";
+    char line[LKSI_PATH_NBYTES - sizeof mount], *path = NULL;
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    if (file == NULL) return false;
+    while (path == NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *controllers = strchr(line, ':');
+        if (controllers != NULL && has_cpu_controller(controllers + 1)) path = strchr(controllers + 1, ':');
+    }
+    fclose(file);
+    if (path == NULL) return false;
+    path[strcspn(path, "\n")] = '\0';
+    snprintf(cgroup, LKSI_PATH_NBYTES, "%s%s", mount, strcmp(path, ":/") == 0 ? "" : path + 1);
+    return true;
 }
 
 double lksi_cpu_quota(void) {
-    double least = 0;
-    for (char cgroup[LKSI_PATH_NBYTES] = ""; lksi_cgroup_next(cgroup);) {
-        double quota = cpu_quota_of(cgroup);
-        if (quota > 0 && (least == 0 || quota < least)) least = quota;
-    }
-    return least;
+    char cgroup[LKSI_PATH_NBYTES] = "";
+    double least = lksi_cgroup_next(cgroup) ? least_quota(cgroup, 0) : 0;
+    return find_version_1(cgroup) ? least_quota(cgroup, least) : least;
 }
 
 int lksi_cpu_count(void) {

@@ -173,11 +173,12 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Errors that all ranks have are reported by rank 0 only. Other errors are reported by each rank. */
+/* Errors that all ranks have are reported by rank 0 only. Its status decides: a launcher names the rank that fails
+ * first, and the failure may be rank 0's alone. Other errors are reported by each rank. */
 static int fail(lks_group *world, lks_status status) {
     bool is_common = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED || status == LKS_ERR_FILE ||
                      status == LKS_ERR_FORMAT;
-    return is_common && lks_group_rank(world) != 0 ? 1 : lks_report(status, NULL, 0);
+    return is_common && lks_group_rank(world) != 0 ? 0 : lks_report(status, NULL, 0);
 }
 
 static int be_rank(void *argument) {

@@ -82,7 +82,8 @@ typedef struct lksi_bench_plan {
     const char *tune_path; /* NULL: the default */
 } lksi_bench_plan;
 
-/* Fills in the plan from the flags. If they are wrong, prints one line and returns the exit status. */
+/* Fills in the plan from the flags. If they are wrong, prints one line and returns the exit status. Returns
+ * LKSI_SHOW_HELP for --help. */
 int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan);
 
 /* --- measuring (bench_measure.c) --- */

@@ -2,6 +2,7 @@
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "comm/arithmetic/arithmetic.h"
+#include "comm/bootstrap/environment.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -170,8 +171,8 @@ static int check_ranks(const lksi_bench_plan *plan) {
         return lksi_refuse("bench", "%s needs --ranks: without it the ranks are those of the launcher",
                            plan->as_threads ? "--threads" : "--processes");
     }
-    const char *launched = getenv("LOCKSTEP_THREADS") != NULL ? "LOCKSTEP_THREADS" : "RANK";
-    if (getenv(launched) != NULL)
+    const char *launched = lksi_environment_rank_variable();
+    if (launched != NULL)
         return lksi_refuse("bench", "--ranks '%d': a launcher has started ranks already (%s is set)", plan->n_ranks,
                            launched);
     if (plan->root >= plan->n_ranks)

@@ -29,6 +29,7 @@ typedef struct plot {
     size_t n_rows;
     const char *curves[MAX_CURVES]; /* names of algorithms */
     int n_curves;
+    bool has_sizes; /* a barrier has none */
     axis x, y;
 } plot;
 
@@ -39,14 +40,15 @@ static double place(const axis *a, double value) {
 static double x_of(const plot *p, size_t nbytes) { return place(&p->x, log2(nbytes > 0 ? (double)nbytes : 1)); }
 static double y_of(const plot *p, double time_us) { return place(&p->y, log10(time_us > 1e-3 ? time_us : 1e-3)); }
 
-/* The y axis covers whole decades of time, the x axis exactly the measured sizes, so every point is inside. */
+/* The y axis covers whole decades of time, the x axis whole powers of two, so every point is inside. */
 static void set_axes(plot *p) {
     p->x = (axis){.low = 64, .high = 0, .from = LEFT, .to = WIDTH - RIGHT};
     p->y = (axis){.low = 64, .high = -3, .from = HEIGHT - BOTTOM, .to = TOP};
     for (size_t i = 0; i < p->n_rows; i++) {
         double bytes = log2(p->rows[i].nbytes > 0 ? (double)p->rows[i].nbytes : 1);
         double time = log10(p->rows[i].time_us_median > 1e-3 ? p->rows[i].time_us_median : 1e-3);
-        p->x.low = fmin(p->x.low, bytes), p->x.high = fmax(p->x.high, bytes);
+        p->has_sizes |= p->rows[i].nbytes > 0;
+        p->x.low = fmin(p->x.low, floor(bytes)), p->x.high = fmax(p->x.high, ceil(bytes));
         p->y.low = fmin(p->y.low, floor(time)), p->y.high = fmax(p->y.high, ceil(time));
     }
     if (p->y.high <= p->y.low) p->y.high = p->y.low + 1;
@@ -78,15 +80,16 @@ static void print_time(char *text, size_t text_nbytes, double time_us) {
 
 /* Draws a grid line about every 60 pixels, at powers of two. */
 static void draw_x_axis(const plot *p) {
-    int low = (int)ceil(p->x.low), high = (int)floor(p->x.high), step = (high - low) / 10 + 1;
+    int low = (int)p->x.low, high = (int)p->x.high, step = (high - low) / 10 + 1;
     char text[32];
-    for (int at = low; at <= high; at += step) {
+    for (int at = low; at <= high && p->has_sizes; at += step) {
         double x = place(&p->x, at);
         print_bytes(text, sizeof text, exp2(at));
         fprintf(p->file, "<line x1='%.1f' y1='%d' x2='%.1f' y2='%d' class='grid'/>\n", x, TOP, x, HEIGHT - BOTTOM);
         fprintf(p->file, "<text x='%.1f' y='%d' text-anchor='middle'>%s</text>\n", x, HEIGHT - BOTTOM + 18, text);
     }
-    fprintf(p->file, "<text x='%d' y='%d' text-anchor='middle'>size</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14);
+    fprintf(p->file, "<text x='%d' y='%d' text-anchor='middle'>%s</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14,
+            p->has_sizes ? "size" : "no data");
 }
 
 static void draw_y_axis(const plot *p) {

@@ -52,7 +52,8 @@ lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t 
     entry = cJSON_CreateObject();
     cJSON_AddNumberToObject(entry, "latency_us", small->time_us_least);
     cJSON_AddNumberToObject(entry, "gbytes_per_s", gbytes_per_s);
-    cJSON_DeleteItemFromObjectCaseSensitive(object, small->transport);
+    while (cJSON_GetObjectItemCaseSensitive(object, small->transport) != NULL) /* a key may be repeated */
+        cJSON_DeleteItemFromObjectCaseSensitive(object, small->transport);
     cJSON_AddItemToObject(object, small->transport, entry);
     lks_status status = lksi_json_write(object, path);
     cJSON_Delete(object);

@@ -5,7 +5,8 @@
 
 #include "base/base.h"
 
-enum { LKSI_EXIT_USAGE = 2 };
+/* LKSI_SHOW_HELP is no exit status: a command that returns it asks for its help text, after which the status is 0. */
+enum { LKSI_EXIT_USAGE = 2, LKSI_SHOW_HELP = -1 };
 
 /* Prints "lockstep COMMAND: ..." as one line to stderr. Returns the exit status for a wrong command line. */
 int lksi_refuse(const char *command, const char *format, ...) LKS_PRINTF(2, 3);
@@ -29,8 +30,9 @@ typedef struct lksi_option {
     int (*set)(void *request, const char *value); /* returns 0, or the result of lksi_refuse */
 } lksi_option;
 
-/* Takes the option argv[*i], and its value if that is the next argument. argv is terminated by NULL. Returns 0, or the
- * result of lksi_refuse. */
+bool lksi_asks_for_help(const char *argument); /* --help or -h */
+/* Takes the option argv[*i], and its value if that is the next argument. argv is terminated by NULL. Returns 0,
+ * the result of lksi_refuse, or LKSI_SHOW_HELP for --help and -h. */
 int lksi_option_take(const char *command, const lksi_option *options, char **argv, int *i, void *request);
 
 /* Call it before the first output. If stdout is not a terminal, it is fully buffered, so errors show when it is
@@ -45,7 +47,7 @@ int lksi_output_end(int exit_status);
 typedef struct lksi_command {
     const char *name, *summary;
     const char *help;                  /* printed by `lockstep help NAME` */
-    int (*run)(int argc, char **argv); /* argv[0] is the name; the result is the exit status */
+    int (*run)(int argc, char **argv); /* argv[0] is the name; returns the exit status, or LKSI_SHOW_HELP */
 } lksi_command;
 
 extern const lksi_command lksi_command_run;

@@ -30,8 +30,9 @@ static int refuse(const char *name) {
 }
 
 static int help(const char *name) {
-    const lksi_command *command = name != NULL ? find_command(name) : NULL;
-    if (name != NULL && command == NULL) return refuse(name);
+    const bool is_general = name == NULL || strcmp(name, "help") == 0 || lksi_asks_for_help(name);
+    const lksi_command *command = is_general ? NULL : find_command(name);
+    if (!is_general && command == NULL) return refuse(name);
     if (command != NULL)
         fputs(command->help, stdout);
     else
@@ -49,11 +50,12 @@ static int run(int argc, char **argv) {
         printf("lockstep %s\n", lks_version());
         return 0;
     }
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) return help(argv[2]);
+    if (strcmp(name, "help") == 0 || lksi_asks_for_help(name)) return help(argv[2]);
     const lksi_command *command = find_command(name);
     if (command == NULL) return refuse(name);
-    if (argc > 2 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) return help(name);
-    return command->run(argc - 1, argv + 1);
+    if (argc > 2 && lksi_asks_for_help(argv[2])) return help(name); /* in place of an action, too */
+    int exit_status = command->run(argc - 1, argv + 1);
+    return exit_status == LKSI_SHOW_HELP ? help(name) : exit_status;
 }
 
 int main(int argc, char **argv) {

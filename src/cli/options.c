@@ -100,8 +100,11 @@ static int set(const char *command, const lksi_option *o, const char *value, voi
     return 0;
 }
 
+bool lksi_asks_for_help(const char *argument) { return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0; }
+
 int lksi_option_take(const char *command, const lksi_option *options, char **argv, int *i, void *request) {
     const char *value;
+    if (lksi_asks_for_help(argv[*i])) return LKSI_SHOW_HELP;
     const lksi_option *found = find(options, argv[*i], &value);
     if (found == NULL) return refuse_unknown(command, options, argv[*i]);
     if (found->kind == LKSI_OPTION_FOREIGN)

@@ -4,12 +4,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/* The line is one write, because several ranks may write at once. */
 int lksi_refuse(const char *command, const char *format, ...) {
+    char text[2 * LKSI_PATH_NBYTES]; /* some lines name two files */
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "lockstep %s: ", command);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    fprintf(stderr, "lockstep %s: %s\n", command, text);
     return LKSI_EXIT_USAGE;
 }

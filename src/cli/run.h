@@ -14,7 +14,7 @@ typedef struct lksi_run_request {
 } lksi_run_request;
 
 /* Parses the options, which end at the program or at "--". *n_taken becomes the number of arguments consumed. Returns
- * 0, or the result of lksi_refuse. `request->forwarded` has space for as many names as there are arguments. */
+ * 0, or what lksi_option_take returned. `request->forwarded` has space for as many names as there are arguments. */
 int lksi_run_options_parse(int argc, char **argv, lksi_run_request *request, int *n_taken);
 
 #endif

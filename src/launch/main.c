@@ -74,7 +74,7 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes becomes an error of the write */
     /* Several ranks share one stdout under the launcher. Line buffering keeps their lines whole. */
     if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-    const char *threads = getenv("LOCKSTEP_THREADS");
+    const char *threads = lksi_variable("LOCKSTEP_THREADS");
     if (threads == NULL) return lksi_end_output(lksi_exit_code(rank_main(argc, argv)));
     int64_t n_ranks;
     if (!lksi_parse_i64(threads, 1, LKSI_MAX_RANKS, &n_ranks)) {
@@ -83,7 +83,7 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
         return lks_report(LKS_ERR_ARGUMENT, NULL, 0);
     }
     int64_t grace_ms = 5000;
-    const char *grace = getenv("LOCKSTEP_GRACE_MS");
+    const char *grace = lksi_variable("LOCKSTEP_GRACE_MS");
     if (grace != NULL && !lksi_parse_i64(grace, 1, INT64_C(1) << 40, &grace_ms)) {
         (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GRACE_MS='%s' is not a number of milliseconds", grace);
         return lks_report(LKS_ERR_ARGUMENT, NULL, 0);

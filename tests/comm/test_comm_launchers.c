@@ -194,6 +194,32 @@ static void a_world_of_one_among_processes_of_mpi_is_warned_of(void **state) {
 }
 
 /* mpirun passes an exported variable only to the ranks on its own host, but what MPI distributes reaches all ranks. */
+static void the_variable_of_one_rank_among_several_is_found(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"RANK=0", "RANK"},
+        {"RANK=1 WORLD_SIZE=3 " MASTER OPENMPI, "RANK"},
+        {"RANK= LOCKSTEP_THREADS=2", "LOCKSTEP_THREADS"},
+        {OPENMPI, "OMPI_COMM_WORLD_RANK"},
+        {HYDRA SLURM_TASK, "PMI_RANK"},
+        {SLURM_TASK, "SLURM_PROCID"},
+        {"PMIX_RANK=0", "PMIX_RANK"},
+        {"", NULL},
+        {"RANK= LOCKSTEP_THREADS=", NULL},
+        {"RANK=0 WORLD_SIZE=1", NULL},
+        {"SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 PMIX_RANK=0", NULL},
+        {SCRIPT, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        set_only(cases[i][0]);
+        const char *found = lksi_environment_rank_variable();
+        if (cases[i][1] == NULL)
+            assert_null(found);
+        else
+            assert_string_equal(found, cases[i][1]);
+    }
+}
+
 static void the_jobs_key_comes_from_mpi_first(void **state) {
     (void)state;
     lksi_environment asked = {.job_key = "from MPI"}, told = {.rank = 0};
@@ -276,6 +302,7 @@ int main(void) {
         cmocka_unit_test(the_first_whole_source_decides),
         cmocka_unit_test(what_is_missing_or_wrong_is_named),
         cmocka_unit_test(a_world_of_one_among_processes_of_mpi_is_warned_of),
+        cmocka_unit_test(the_variable_of_one_rank_among_several_is_found),
         cmocka_unit_test(the_jobs_key_comes_from_mpi_first),
         cmocka_unit_test(the_first_host_of_a_list_is_found),
         cmocka_unit_test(malformed_host_lists_are_refused),

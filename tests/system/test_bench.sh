@@ -55,6 +55,12 @@ check "all algorithms that these ranks can use, auto among them" eval 'status_is
 check "the plot is well-formed and has a curve for each" eval 'well_formed "$work/plot.svg" && grep -q ">naive</text>" "$work/plot.svg" && grep -q "<polyline" "$work/plot.svg" && grep -q "fill=.#fff" "$work/plot.svg"'
 run bench all_reduce --ranks 2 --sizes 8 --plot "$work/point.svg"
 check "a plot of one point is well-formed, too" well_formed "$work/point.svg"
+run bench all_reduce --ranks 2 --sizes 12 --plot "$work/between.svg"
+check "the axis of a size that is no power of two has the powers around it" \
+  eval 'grep -q ">8 B</text>" "$work/between.svg" && grep -q ">16 B</text>" "$work/between.svg"'
+run bench barrier --ranks 2 --plot "$work/barrier.svg"
+check "the plot of a barrier shows no size" \
+  eval 'well_formed "$work/barrier.svg" && ! grep -qE " B</text>|>size<" "$work/barrier.svg" && grep -q ">no data</text>" "$work/barrier.svg"'
 run bench all_reduce --ranks 2 --algorithm naive --sizes 8 --json "$work/json"
 check "an algorithm by name" json 'row["algorithm"] == "naive" and row["chosen"] == "naive"'
 run bench all_reduce --ranks 2 --symmetric --sizes 8,100K --json "$work/json"
@@ -110,6 +116,9 @@ entry = json.load(open(sys.argv[1]))["thread"]
 sys.exit(sorted(entry) != ["gbytes_per_s", "latency_us"] or min(entry.values()) <= 0)' "$work/tuning.json"
 tune bench --tune "$work/tuning.json" --transport shm --ranks 2
 check "what it says of other transports stays" eval 'grep -q thread "$work/tuning.json" && grep -q shm "$work/tuning.json"'
+printf '{"shm":{"latency_us":-1},"shm":{"latency_us":-2}}' >"$work/twice.json"
+tune bench --tune "$work/twice.json" --transport shm --ranks 2
+check "a repeated entry is replaced by one" eval 'status_is 0 && [ "$(grep -o latency_us "$work/twice.json" | wc -l)" = 1 ] && ! grep -q -e "-[12]" "$work/twice.json"'
 
 # --- as ranks of a launcher ---
 run bench all_reduce --sizes 4 --json "$work/json"
@@ -120,6 +129,15 @@ run run -n 3 "$lockstep" bench all_reduce --sizes 4 --json "$work/json"
 check "under lockstep run" eval 'succeeded 1 && json "row[\"ranks\"] == 3"'
 run run -n 3 --threads "$lockstep" bench all_reduce --sizes 4 --json "$work/json"
 check "under lockstep run --threads" eval 'succeeded 1 && json "row[\"transport\"] == \"thread\""'
+RANK='' LOCKSTEP_THREADS='' LOCKSTEP_GRACE_MS='' run bench barrier --ranks 2
+check "empty variables are those of no launcher" succeeded 1
+LOCKSTEP_THREADS='' run bench barrier
+check "also without --ranks" succeeded 1
+# shellcheck disable=SC2016 # the ranks' variables
+run run -n 2 sh -c '"$0" bench all_reduce --sizes 4 --json /dev/full; status=$?; echo $status >"$1.$RANK"; exit $status' \
+  "$lockstep" "$work/status"
+check "where rank 0 alone fails, it alone has a status that says so" \
+  eval 'status_is 1 && [ "$(cat "$work/status.0") $(cat "$work/status.1")" = "1 0" ] && err_has "^lockstep run: rank 0 "'
 
 # --- wrong calls ---
 run help bench
@@ -136,6 +154,10 @@ run bench all_reduce --symmetric=yes
 check "a value for a flag is refused" refused "--symmetric takes no value"
 run bench all_reduce --ranks
 check "a flag without its value is refused" refused "--ranks needs a value"
+check "such a line is one write, because several ranks may write at once" python3 -c 'import socket, subprocess, sys
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) # which keeps writes apart
+subprocess.run([sys.argv[1], "bench", "frobnicate"], stderr=theirs)
+sys.exit(not ours.recv(4096).endswith(b"help bench\n"))' "$lockstep"
 while read -r flag value; do
   run bench all_reduce --ranks 2 "$flag" "$value"
   check "$flag $value is refused" refused "$flag '$value'"
@@ -205,6 +227,18 @@ run bench send_recv
 check "also where nobody started a second one" refused "send_recv needs 2 ranks"
 RANK=0 run bench all_reduce --ranks 2
 check "--ranks within a launcher's job is refused" refused "--ranks '2': a launcher has started ranks already \(RANK"
+while read -r name variables; do
+  # shellcheck disable=SC2086 # words
+  env $variables "$lockstep" bench all_reduce --ranks 2 --sizes 4 >"$work/out" 2>"$work/err"
+  status=$?
+  check "also where $name numbers the ranks" refused "--ranks '2': a launcher has started ranks already \($name"
+done <<'EOF3'
+OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2
+PMI_RANK PMI_RANK=0 PMI_SIZE=2
+SLURM_PROCID SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=3
+EOF3
+SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 run bench all_reduce --ranks 2 --sizes 4
+check "a launcher of one process is none" succeeded 1
 run run -n 2 "$lockstep" bench broadcast --sizes 4 --root 2
 check "a root that the launcher's ranks lack is told once" eval 'status_is 2 && [ "$(grep -c "^lockstep bench:" "$work/err")" = 1 ]'
 run bench all_reduce --ranks 2 --sizes 4 --json /proc/nowhere/json
@@ -248,43 +282,6 @@ done
 status=$?
 check "too few descriptors are said to be this process's, in no call" \
   eval '[ $status != 0 ] && err_has "oo many open files here: the limit is 16, and ulimit -n" && ! err_has 1844674'
-
-# --- the comparison with other libraries, without running any of them ---
-python=$(python3 -c 'import sys; print(sys.executable)') # the program itself, because the one in PATH may be a wrapper
-"$python" bench/comm.py --build "$build" --contenders ordinary,symmetric --operations all_reduce,all_gather --ranks 2,3 \
-  --sizes 4,1K --repetitions 2 --json "$work/comm.json" >"$work/out" 2>"$work/err"
-status=$?
-check "bench/comm.py prints tables of runs within one state of the machine, and how many there were of each" \
-  eval 'status_is 0 && out_has "^half a round trip .* us; [0-9]+ runs near, [0-9]+ runs far, [0-9]+ runs mixed" &&
-    { out_has "^all_reduce, f32, 2 ranks, (near|far): microseconds" || out_has " [1-9][0-9]* runs mixed"; }'
-check "and writes what it measured" python3 -c 'import json, sys
-rows = [json.loads(line) for line in open(sys.argv[1])]
-sys.exit(len(rows) != 2 * 2 * (2 * 2 + 2 * 2) or {row["contender"] for row in rows} != {"ordinary", "symmetric"})' "$work/comm.json"
-PATH=/nonexistent "$python" bench/comm.py --build "$build" --contenders openmpi,mpich >"$work/out" 2>"$work/err"
-status=$?
-check "contenders that are not there are named and left out; without any, nothing was measured" \
-  eval 'status_is 1 && out_has "^skipped: openmpi: mpicc.openmpi is not installed" && out_has "^skipped: mpich: " && err_has "^nothing was measured"'
-"$python" bench/comm.py --build "$build" --contenders ordinary --operations all_reduce --ranks 2 --sizes 4 --json /dev/full \
-  >"$work/out" 2>"$work/err"
-status=$?
-check "a full disk is told after the first run" \
-  eval 'status_is 1 && err_has "^/dev/full: No space left on device" && [ "$(grep -c "^[0-9]*/5 " "$work/err")" = 1 ]'
-while read -r script flag value; do
-  "$python" bench/$script.py --build "$build" --json "$work/none.json" "$flag" "$value" >"$work/out" 2>"$work/err"
-  status=$?
-  check "bench/$script.py $flag $value is refused" \
-    eval 'status_is 2 && err_has "^$script.py: error: argument $flag: .*$value" && [ ! -e "$work/none.json" ] && [ ! -e "$work/typo" ]'
-done <<EOF3
-comm --repetitions 0
-comm --ranks 0
-comm --sizes 4x
-comm --build $work/typo
-train --repetitions 0
-train --ranks x
-train --ranks 0
-train --examples foo
-train --build $work/typo
-EOF3
 
 check "nothing is left in /dev/shm" eventually nothing_new_in_shm
 exit $((n_failed > 0))

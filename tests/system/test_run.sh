@@ -26,6 +26,15 @@ run --help
 check "--help lists the commands" out_has '^  run '
 run help run
 check "help run explains the options" out_has '--log-dir DIR'
+for arguments in "run -n 2 --help" "run -h" "bench all_reduce -h" "data get mnist --help" "info --help"; do
+  # shellcheck disable=SC2086 # words
+  run $arguments
+  check "lockstep $arguments explains the command" eval 'status_is 0 && err_lines 0 && out_has "^usage: lockstep ${arguments%% *}"'
+done
+run run -n 2 sh -c 'echo "$1"' sh --help
+check "after the program --help is the program's" eval 'status_is 0 && out_lines 2 && out_has "^--help$"'
+run help help
+check "help help lists the commands" eval 'status_is 0 && out_has "^  run "'
 run help nothing
 check "help of an unknown command is refused" refused "unknown command 'nothing'"
 run run -n2 "$examples/hello"
@@ -56,6 +65,18 @@ LOCKSTEP_TUNING=$work/tuning.json run info
 check "info refuses one with a figure that is none" eval 'status_is 1 && out_has "^tuning: .*tuning.json has no ..tcp.: "'
 LOCKSTEP_ALGORITHM=ring run info
 check "and what the environment chooses" out_has '^algorithms: +auto: ring$'
+# Only cgroup v1 has a directory for each controller.
+group=/sys/fs/cgroup/cpu/lockstep-test-$$
+if [ -f /sys/fs/cgroup/cpu/cpu.cfs_quota_us ] && mkdir "$group" 2>/dev/null; then
+  echo 150000 >"$group/cpu.cfs_quota_us"
+  # shellcheck disable=SC2016 # for the inner shell
+  bash -c 'echo $BASHPID >"$1/cgroup.procs" && exec "$0" info' "$lockstep" "$group" >"$work/out" 2>"$work/err"
+  status=$?
+  rmdir "$group"
+  check "info shows a quota of cgroup v1" eval 'status_is 0 && out_has "^cgroup quota: +1.5 CPUs"'
+else
+  echo "note: no cgroup can be made in /sys/fs/cgroup/cpu; quotas of cgroup v1 are left out"
+fi
 run info --all
 check "info refuses an unknown option" refused "'--all'"
 

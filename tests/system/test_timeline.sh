@@ -44,6 +44,22 @@ done
 steps=$(grep -c '"name":"step"' "$LOCKSTEP_TIMELINE/rank1.json")
 check "all 20 steps are there" same "$steps" 20
 
+# --- its drawing ---
+draw() { run python3 bench/draw_timeline.py "$@"; }
+title_is() { grep -qE "font-size=\"15\">$1: [0-9.]+ ms<" "$work/drawing.svg"; }
+draw "$LOCKSTEP_TIMELINE" --output "$work/drawing.svg"
+check "one step is drawn" eval 'status_is 0 && title_is "step [0-9]+"'
+draw "$LOCKSTEP_TIMELINE" --step 18 --steps 50 --output "$work/drawing.svg"
+last=$(grep -o '"step":[0-9]*' "$LOCKSTEP_TIMELINE/rank0.json" | cut -d : -f 2 | sort -n | tail -n 1)
+check "the title names the steps that are there" title_is "steps 18 to $last"
+draw "$LOCKSTEP_TIMELINE" --steps 0
+check "no steps are refused" eval 'status_is 2 && err_has "argument --steps: .0. is not a number from 1"'
+draw "$LOCKSTEP_TIMELINE" --output "$work/missing/drawing.svg"
+check "a file that cannot be written is named" refused 1 "^$work/missing/drawing.svg: No such file"
+mkdir "$work/damaged" && head -c 100 "$LOCKSTEP_TIMELINE/rank0.json" >"$work/damaged/rank0.json"
+draw "$work/damaged"
+check "so is a damaged one" refused 1 "^$work/damaged/rank0.json: not a timeline"
+
 # --- threads, over TCP with buckets, with checkpoints ---
 export LOCKSTEP_TIMELINE=$work/threads
 run timeout 120 env LOCKSTEP_TRANSPORT=tcp "$lockstep" run -n 2 "${mlp[@]}" --steps 20 --strategy bucketed \

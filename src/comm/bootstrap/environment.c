@@ -92,6 +92,17 @@ static lks_status choose(const source **chosen) {
     return LKS_OK;
 }
 
+/* Incomplete sources count, too: whoever started this process may have started others. */
+const char *lksi_environment_rank_variable(void) {
+    if (is_set("LOCKSTEP_THREADS")) return "LOCKSTEP_THREADS";
+    for (const source *s = sources; s < sources + N_SOURCES; s++) {
+        const bool is_step = s->launcher == LKSI_LAUNCHER_SLURM && lksi_slurm_is_step();
+        const char *rank = is_step ? "SLURM_PROCID" : s->rank, *size = is_step ? lksi_slurm_size_name() : s->size;
+        if (is_set(rank)) return is_set(size) && strcmp(lksi_variable(size), "1") == 0 ? NULL : rank;
+    }
+    return NULL;
+}
+
 /* --- reading the chosen source --- */
 
 static bool can_ask_mpi(const lksi_environment *environment) {

@@ -57,6 +57,9 @@ typedef struct lksi_environment {
  * Errors: LKS_ERR_ARGUMENT: the text names the variable and its value. LKS_ERR_STATE: the launcher asked for ranks that
  * are threads, and the calling thread is not one of them. */
 lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environment);
+/* The variable by which a launcher has numbered this process among several. NULL: there is no launcher, or it has
+ * started this process alone. */
+const char *lksi_environment_rank_variable(void);
 /* The longest timeout, 35 years. Deadlines are 64-bit nanoseconds. */
 #define LKSI_MOST_TIMEOUT_MS (INT64_C(1) << 40)
 enum { LKSI_DEFAULT_TIMEOUT_MS = 300000 };

@@ -11,6 +11,7 @@ lks_status lksi_variable_number(const char *name, int64_t min, int64_t max, int6
  * (NULL if none). */
 bool lksi_slurm_is_step(void);
 const char *lksi_slurm_missing(void);
+const char *lksi_slurm_size_name(void); /* the variable with the number of tasks */
 lks_status lksi_slurm_read(lksi_environment *environment);
 /* The address and the port where the ranks of the step meet. Each is used if the environment does not set it. */
 lks_status lksi_slurm_master_address(const lksi_environment *environment, char address[LKSI_MASTER_ADDRESS_NBYTES]);

@@ -26,12 +26,12 @@ bool lksi_slurm_is_step(void) {
     return !lksi_parse_i64(text, INT64_MIN, INT64_MAX, &step) || (step >= 0 && step < FIRST_SPECIAL_STEP);
 }
 
-static const char *size_name(void) {
+const char *lksi_slurm_size_name(void) {
     return lksi_variable("SLURM_STEP_NUM_TASKS") != NULL ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
 const char *lksi_slurm_missing(void) {
-    const char *const needed[] = {"SLURM_PROCID", size_name(), "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"};
+    const char *const needed[] = {"SLURM_PROCID", lksi_slurm_size_name(), "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"};
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         if (lksi_variable(needed[i]) == NULL) return needed[i];
     return NULL;
@@ -46,7 +46,7 @@ static lks_status read_tasks(int index, int *n_tasks, int *n_nodes, int *sum) {
 }
 
 lks_status lksi_slurm_read(lksi_environment *environment) {
-    const char *size = size_name();
+    const char *size = lksi_slurm_size_name();
     int64_t n_ranks, rank, local_rank, node = 0;
     int local_size, n_nodes, sum;
     LKS_TRY(lksi_variable_number(size, 1, LKSI_MAX_RANKS, &n_ranks));
