@@ -93,17 +93,48 @@ static int cannot(const char *path, const char *what, const char *why) {
     return 0;
 }
 
-/* Also returns the path without links. If `path` is a dangling link, the file that this creates is removed, not the
- * link. */
+/* Writes the directory of `path` without links, ending with a slash. Returns 0, with errno, if it is not there. */
+static int find_directory(const char *path, char directory[PATH_MAX]) {
+    char text[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(text, sizeof text, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 1, slash != NULL ? path : ".");
+    if (realpath(text, directory) == NULL) return 0;
+    size_t length = strlen(directory);
+    if (length + 2 > PATH_MAX) return errno = ENAMETOOLONG, 0;
+    if (directory[length - 1] != '/') memcpy(directory + length, "/", 2);
+    return 1;
+}
+
+/* Writes the path without links under which the missing file `path` would be created, and checks that it can be. A
+ * dangling link is followed. Nothing is created: a file that is removed again may by then be that of another run. */
+static int can_create(const char *path, char full_path[PATH_MAX]) {
+    enum { MOST_LINKS = 40 };
+    char at[PATH_MAX], directory[PATH_MAX], link[PATH_MAX];
+    int length = snprintf(at, sizeof at, "%s", path);
+    for (int i = 0; i < MOST_LINKS && length < PATH_MAX; i++) {
+        if (!find_directory(at, directory)) return 0;
+        const char *slash = strrchr(at, '/');
+        length = snprintf(full_path, PATH_MAX, "%s%s", directory, slash != NULL ? slash + 1 : at);
+        if (length >= PATH_MAX) break;
+        ssize_t n = readlink(full_path, link, sizeof link - 1);
+        if (n < 0) return (errno == ENOENT || errno == EINVAL) && access(directory, W_OK | X_OK) == 0;
+        link[n] = '\0';
+        length = snprintf(at, sizeof at, "%s%s", link[0] == '/' ? "" : directory, link);
+    }
+    errno = ENAMETOOLONG;
+    return 0;
+}
+
+/* Also returns the path without links. */
 static int file_is_writable(const char *path, const char *what, char full_path[PATH_MAX]) {
     struct stat before;
-    int existed = stat(path, &before) == 0;
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (stat(path, &before) != 0)
+        return (errno == ENOENT && can_create(path, full_path)) || cannot(path, what, strerror(errno));
+    int descriptor = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     if (descriptor < 0) return cannot(path, what, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
-    if (existed && S_ISFIFO(before.st_mode)) return 1; /* stays open: closing it would be the end for its reader */
-    close(descriptor);
     if (realpath(path, full_path) == NULL) snprintf(full_path, PATH_MAX, "%s", path);
-    if (!existed) remove(full_path);
+    if (S_ISFIFO(before.st_mode)) return 1; /* stays open: closing it would be the end for its reader */
+    close(descriptor);
     return 1;
 }
 

@@ -13,7 +13,8 @@ static lks_position position_of(const trainer_progress *p) {
                           .step = p->step % per_epoch,
                           .steps_per_epoch = per_epoch,
                           .global_batch = p->source->global_batch,
-                          .data_hash = p->source->train_hash};
+                          .data_hash = p->source->train_hash,
+                          .options = p->own_flags};
 }
 
 /* --- start --- */
@@ -49,6 +50,7 @@ static lks_status choose_beginning(trainer_progress *p, const char *own) {
 lks_status trainer_checkpoint_begin(trainer_progress *p) {
     char own[4096] = "";
     const trainer_flags *flags = p->flags;
+    trainer_flags_own(flags, p->own_flags);
     if (flags->checkpoint_every > 0) trainer_checkpoint_directory(flags, own, sizeof own);
     TRY(choose_beginning(p, own));
     if (flags->checkpoint_every == 0) return LKS_OK;
@@ -56,9 +58,13 @@ lks_status trainer_checkpoint_begin(trainer_progress *p) {
                                    &(lks_checkpointer_options){.every = flags->checkpoint_every, .keep = flags->keep});
 }
 
-/* If the directory belongs to another run, the command line is wrong (status 2), and no launcher restarts it. Otherwise
- * the next world would continue the other run as its own. */
-int trainer_checkpoint_exit_code(lks_status status) { return status == LKS_ERR_STATE && !is_restarted() ? 2 : 1; }
+/* Status 2, with which no launcher restarts a run, where the next world would only fail again. A checkpoint of another
+ * run never fits. In the first world this also holds for files that the command line names, and for a directory that
+ * belongs to another run: the next world would continue that run as its own. */
+int trainer_checkpoint_exit_code(lks_status status) {
+    if (status == LKS_ERR_ARGUMENT) return 2;
+    return !is_restarted() && (status == LKS_ERR_STATE || status == LKS_ERR_FILE || status == LKS_ERR_FORMAT) ? 2 : 1;
+}
 
 /* --- during the run --- */
 

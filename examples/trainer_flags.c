@@ -216,6 +216,7 @@ static void refuse_combinations(trainer_flags *flags) {
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv) {
     trainer_flag shared[N_SHARED];
     list_shared(flags, shared);
+    flags->own = own;
     const trainer_flags defaults = *flags;
     for (int i = 1; i < argc && flags->error[0] == '\0'; i++) {
         const char *name = argv[i], *value = NULL;
@@ -301,6 +302,17 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
             count++;
         }
     return count;
+}
+
+void trainer_flags_own(const trainer_flags *flags, char text[TRAINER_OWN_FLAGS_NBYTES]) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (const trainer_flag *flag = flags->own; flag->name != NULL && used < TRAINER_OWN_FLAGS_NBYTES; flag++) {
+        char value[TRAINER_OPTION_NBYTES];
+        if (flag->may_change) continue;
+        print_value(value, flag);
+        used += (size_t)snprintf(text + used, TRAINER_OWN_FLAGS_NBYTES - used, "%s %s\n", flag->name, value);
+    }
 }
 
 /* Shows a default that is a number other than 0. The help texts of an example's own flags contain their defaults. */

@@ -32,7 +32,8 @@ typedef struct trainer_flags {
     int shares_data;      /* whether one rank of a host reads it for all */
     int has_batch_norm;   /* whether the example's model has batch norms; set by the caller */
     int syncs_batch_norm; /* whether batch norms use the statistics of all ranks' samples */
-    char error[512];      /* what is wrong with the command line; empty: nothing */
+    const struct trainer_flag *own; /* the example's own flags; set by trainer_flags_parse */
+    char error[512];                /* what is wrong with the command line; empty: nothing */
     int wants_help;
 } trainer_flags;
 
@@ -49,6 +50,7 @@ typedef struct trainer_flag {
     int *is_set;       /* takes no value, and stores 1 */
     const char *unit;  /* name of the value in --help */
     int may_differ;    /* whether ranks may have different values */
+    int may_change;    /* whether a run may be resumed with another value */
 } trainer_flag;
 
 /* Overwrites what the command line names. Other fields keep the caller's defaults. Errors are stored in flags->error
@@ -60,6 +62,10 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
 enum { TRAINER_MAX_OPTIONS = 64, TRAINER_OPTION_NBYTES = 32 };
 int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, lks_option options[TRAINER_MAX_OPTIONS],
                           char values[TRAINER_MAX_OPTIONS][TRAINER_OPTION_NBYTES]);
+
+/* Writes the example's own flags that a resumed run must repeat, a line "--name value" each. */
+enum { TRAINER_OWN_FLAGS_NBYTES = 512 };
+void trainer_flags_own(const trainer_flags *flags, char text[TRAINER_OWN_FLAGS_NBYTES]);
 
 /* Prints the usage of `program`. After --help, `flags` hold the defaults, including those set by the caller. */
 void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own);

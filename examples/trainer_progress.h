@@ -22,9 +22,10 @@ typedef struct trainer_progress {
     const trainer_flags *flags;
     const trainer_source *source;
     lks_trainer *trainer;
-    lks_checkpointer *checkpointer; /* NULL without --checkpoint-every */
-    char resumed_from[4096];        /* the checkpoint that this run was resumed from; empty: none */
-    int stop;                       /* the signal that ends the run early; 0: none */
+    lks_checkpointer *checkpointer;           /* NULL without --checkpoint-every */
+    char resumed_from[4096];                  /* the checkpoint that this run was resumed from; empty: none */
+    char own_flags[TRAINER_OWN_FLAGS_NBYTES]; /* see trainer_flags_own */
+    int stop;                                 /* the signal that ends the run early; 0: none */
     int is_speaker, is_terminal;
     int64_t first_step, step, n_steps; /* in the whole training; a resumed run begins at first_step */
     int64_t epoch, n_epochs;

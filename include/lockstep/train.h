@@ -103,6 +103,8 @@ typedef struct lks_metrics {
  *             passes per step, also if they have no sample for a pass. Each pass has its own statistics. Such a model
  *             cannot use grains, because each shard has its own statistics.
  * Errors:     LKS_ERR_MISMATCH: the ranks differ. The text shows a table.
+ *             LKS_ERR_ARGUMENT: the name of a parameter begins with "optimizer." or "trainer.". Checkpoints need such
+ *             names for themselves.
  *             Those of lks_distributed_store_create and lks_distributed_optimizer_create.
  * Fatal:      LKS_ERR_ARGUMENT: an invalid option, for example an lr of NaN, Nesterov without momentum, a state that
  *             does not fit, or grains that the world size does not divide. Or the loss depends on an input other than
@@ -208,6 +210,9 @@ LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
  * All files are safetensors. Tensors are row-major and have the names of parameters and buffers.
  * A file is written under a temporary name beside `path` and then renamed. "__metadata__" holds the SHA-256 of the
  * data. It is verified before anything is overwritten.
+ * Deadline:   In lks_trainer_save, lks_trainer_load and lks_trainer_resume the other ranks wait while rank 0 writes, or
+ *             reads and verifies, the file. If this takes longer than the timeout of the group, they get
+ *             LKS_ERR_TIMEOUT, which says that rank 0 waits for nobody.
  * Errors:     LKS_ERR_FILE: the file cannot be read or written. LKS_ERR_FORMAT: not a safetensors file, truncated,
  *             damaged, other shapes, a missing name, or an unknown name. The text names file and entry. */
 
@@ -235,13 +240,16 @@ typedef struct lks_position {
     int64_t steps_per_epoch;
     int64_t global_batch;
     uint64_t data_hash; /* hash of the training data: lks_dataset_hash, lks_text_hash; 0: not compared */
+    /* Whatever else a resumed run must have in common with the saved one, a line each: "shard blocks\nheads 4". At most
+     * 512 bytes. Loading compares the lines. The caller owns the text. NULL or "", now or then: not compared. */
+    const char *options;
 } lks_position;
 
 /* Saves everything that a run needs to continue with the same bits. Returns when the file is on disk.
  *
  * The file holds weights, optimizer state ("optimizer.<name>.m", ".v"), steps, position, seed and grains
- * ("trainer.counters"), and the rule ("trainer.rule"). It also holds the model's states. It does not depend on the
- * number of ranks.
+ * ("trainer.counters"), the rule ("trainer.rule") and the position's options ("trainer.options"). It also holds the
+ * model's states. It does not depend on the number of ranks.
  * Collective: rank 0 writes the file and needs memory for all of it.
  * Not saved:  accumulate, compression, strategy and bucket size. They are not compared on loading either. A run that
  *             continues with another accumulate or compression ends with other bits.
@@ -251,13 +259,13 @@ typedef struct lks_position {
 LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
 /* Loads a checkpoint.
  *
- * On entry `position` holds the expected steps_per_epoch, global_batch and data_hash. On return it holds the position
- * of the next batch.
+ * On entry `position` holds the expected steps_per_epoch, global_batch, data_hash and options. On return it holds the
+ * position of the next batch.
  * Collective: rank 0 reads the file and distributes it. Other hosts do not need the file.
  * Errors:     as at "files" above.
- *             LKS_ERR_ARGUMENT: seed, rule, grains, steps_per_epoch, global_batch or data_hash differs. The text names
- *             it. Or an intact file belongs to another model (other entries or shapes) or another version. Nothing is
- *             overwritten. */
+ *             LKS_ERR_ARGUMENT: seed, rule, grains, steps_per_epoch, global_batch, data_hash or a line of options
+ *             differs. The text names it. Or an intact file belongs to another model (other entries or shapes) or
+ * another version. Nothing is overwritten. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
 /* Save and load a checkpoint for a custom training loop.
  *
@@ -324,8 +332,8 @@ typedef struct lks_checkpointer_options {
  * Ownership:  the caller owns *checkpointer. The trainer must outlive it.
  * Memory:     Rank 0 allocates the size of a checkpoint. Memory for the model's states is allocated with the first
  *             checkpoint.
- * Errors:     LKS_ERR_STATE: another run holds the lock. Or the directory holds later steps than the trainer's and the
- *             trainer was not resumed from this directory. Its files would be mistaken for this run's.
+ * Errors:     LKS_ERR_STATE: another run holds the lock. Or the directory holds later steps than the trainer's that it
+ *             did not hold when the trainer was resumed from it. Its files would be mistaken for this run's.
  *             LKS_ERR_FILE, LKS_ERR_ARGUMENT, LKS_ERR_MEMORY. */
 LKS_API lks_status lks_checkpointer_create(lks_checkpointer **checkpointer, lks_trainer *trainer, const char *directory,
                                            const lks_checkpointer_options *options);

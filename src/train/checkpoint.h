@@ -26,7 +26,7 @@ typedef struct lksi_checkpoint {
     size_t *counts;        /* space for one count per rank */
     size_t items_nbytes;   /* of the data section before the model's states */
     char *image;           /* rank 0: the data section; NULL until lksi_checkpoint_reserve */
-    size_t image_nbytes, image_capacity;
+    size_t image_nbytes;
 } lksi_checkpoint;
 
 /* Checks the arguments that saving and loading require. The names are those of train.h. */
@@ -57,15 +57,15 @@ lks_status lksi_checkpoint_check_position(const lks_trainer *trainer, const char
  * for the counters of a file, before they are used in computations. */
 bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const char **what);
 
-/* Entries "trainer.counters" (i64) and "trainer.rule" (f64). The rule holds the fields of the rule that the trainer was
- * created with, followed by the current learning rate. */
-/* "trainer.counters" (i64) and "trainer.rule" (f64: the fields of the rule that the trainer was made with, then the
- * learning rate that is set now). */
-enum { LKSI_CHECKPOINT_VERSION = 4 };
+/* Entries "trainer.options" (u8), "trainer.counters" (i64) and "trainer.rule" (f64). The options are the text of the
+ * position, filled up with zeros. The rule holds the fields of the rule that the trainer was created with, followed by
+ * the current learning rate. */
+enum { LKSI_CHECKPOINT_VERSION = 5 };
 typedef struct lksi_checkpoint_counters {
     int64_t version, step, epoch, epoch_step, steps_per_epoch, global_batch, seed, data_hash, grains;
 } lksi_checkpoint_counters;
-enum { LKSI_N_COUNTERS = 9, LKSI_N_RULE = LKSI_RULE_FIELDS + 1 };
+enum { LKSI_N_COUNTERS = 9, LKSI_N_RULE = LKSI_RULE_FIELDS + 1, LKSI_OPTIONS_NBYTES = 512 };
+#define LKSI_OPTIONS_NAME LKSI_TRAINER_PREFIX "options"
 #define LKSI_COUNTERS_NAME LKSI_TRAINER_PREFIX "counters"
 #define LKSI_RULE_NAME LKSI_TRAINER_PREFIX "rule"
 
@@ -77,6 +77,7 @@ typedef struct lksi_checkpoint_head {
     int64_t status;              /* an lks_status */
     char text[1024];             /* its error text */
     char path[LKSI_PATH_NBYTES]; /* of the file; empty if there is none to resume from */
+    int64_t newest;              /* the latest step that has a file in the directory; -1: none, or not a directory */
 } lksi_checkpoint_head;
 
 /* Rank 0: finds, opens and checks the file to load. *file is NULL if there is none, and after an error. */
@@ -87,12 +88,13 @@ typedef lks_status (*lksi_checkpoint_find)(const lks_trainer *trainer, const lks
  * LKS_ERR_ARGUMENT: it belongs to another run. */
 lks_status lksi_checkpoint_open(const lks_trainer *trainer, const lksi_checkpoint *checkpoint, const char *path,
                                 const lks_position *expected, lksi_safetensors **file, lksi_checkpoint_head *head);
-/* Loads the file that `find_file` finds and copies its path to `taken`, which may be NULL. Collective. */
+/* Loads the file that `find_file` finds. *head, which must be all zeros, becomes rank 0's verdict on it. Collective. */
 lks_status lksi_checkpoint_load(lks_trainer *trainer, const char *path, lks_position *position,
-                                lksi_checkpoint_find find_file, char *taken, size_t taken_nbytes);
+                                lksi_checkpoint_find find_file, lksi_checkpoint_head *head);
 
-/* Rank 0: whether the trainer was resumed from `directory`, including the case that it held no checkpoint. */
-bool lksi_checkpoint_was_searched(const lks_trainer *trainer, const char *directory);
+/* Rank 0: the latest step that had a file in `directory` when the trainer was resumed from it. -1: none had one, or the
+ * trainer was not resumed from it. */
+int64_t lksi_checkpoint_newest_known(const lks_trainer *trainer, const char *directory);
 
 /* --- the model's states (checkpoint_states.c): "trainer.state.<i>" holds the rows of all ranks in rank order, that
  * is, in the order of the batch --- */

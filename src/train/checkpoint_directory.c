@@ -42,17 +42,27 @@ static int newest_first(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
+/* *entry is NULL, with LKS_OK, behind the last one. An error must not pass for the end: a directory that cannot be read
+ * would count as empty. */
+static lks_status read_entry(DIR *entries, const char *directory, struct dirent **entry) {
+    errno = 0;
+    *entry = readdir(entries);
+    return *entry != NULL || errno == 0 ? LKS_OK : lksi_error_file(directory);
+}
+
 lks_status lksi_checkpoint_list(const char *directory, int64_t **steps, size_t *count) {
     int64_t *found = NULL;
+    struct dirent *entry;
     size_t n = 0, capacity = 0;
     DIR *entries = opendir(directory);
     if (entries == NULL) return lksi_error_file(directory);
-    lks_status status = LKS_OK;
-    for (struct dirent *entry; status == LKS_OK && (entry = readdir(entries)) != NULL;) {
+    lks_status status;
+    while ((status = read_entry(entries, directory, &entry)) == LKS_OK && entry != NULL) {
         int64_t step = step_of(entry->d_name);
         if (step < 0) continue;
         status = lksi_grow((void **)&found, &capacity, n + 1, sizeof *found);
-        if (status == LKS_OK) found[n++] = step;
+        if (status != LKS_OK) break;
+        found[n++] = step;
     }
     closedir(entries);
     if (status != LKS_OK) {
@@ -93,12 +103,14 @@ static bool is_partial(const char *name) {
 /* The caller holds the lock, so no other run is writing these files. */
 static lks_status remove_partial(const char *directory) {
     DIR *entries = opendir(directory);
+    struct dirent *entry;
+    lks_status status;
     if (entries == NULL) return lksi_error_file(directory);
-    for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
+    while ((status = read_entry(entries, directory, &entry)) == LKS_OK && entry != NULL)
         if (is_partial(entry->d_name) && unlinkat(dirfd(entries), entry->d_name, 0) != 0)
             lksi_log(LKS_LOG_WARNING, "%s/%s: cannot be removed: %s", directory, entry->d_name, strerror(errno));
     closedir(entries);
-    return LKS_OK;
+    return status;
 }
 
 /* --- the lock --- */

@@ -29,6 +29,20 @@ static lks_status check_rule(const lks_trainer *trainer, const char *path, const
     return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %g is not a learning rate", path, LKSI_RULE_NAME, lr);
 }
 
+/* Compares line by line, so that the error shows the first line that differs. */
+static lks_status check_options(const char *path, const char *saved, const char *mine) {
+    if (mine == NULL || mine[0] == '\0' || saved[0] == '\0') return LKS_OK;
+    while (saved[0] != '\0' || mine[0] != '\0') {
+        size_t n_saved = strcspn(saved, "\n"), n_mine = strcspn(mine, "\n");
+        if (n_saved != n_mine || strncmp(saved, mine, n_mine) != 0)
+            return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with '%.*s', this run has '%.*s'", path, (int)n_saved,
+                              saved, (int)n_mine, mine);
+        saved += n_saved + (saved[n_saved] == '\n');
+        mine += n_mine + (mine[n_mine] == '\n');
+    }
+    return LKS_OK;
+}
+
 static lks_status check_number(const char *path, const char *name, int64_t saved, int64_t mine) {
     if (saved == mine) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with %s %lld, this run has %lld", path, name,
@@ -92,7 +106,7 @@ static lks_status find(const lksi_safetensors *file, const char *name, lks_type 
 /* Checks that the file has exactly the expected entries. All of them are found, so comparing the count is enough. */
 static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
                                 lksi_checkpoint_head *head) {
-    size_t n_expected = c->n_items + 2 + (size_t)trainer->options.n_states; /* 2: counters and rule */
+    size_t n_expected = c->n_items + 3 + (size_t)trainer->options.n_states; /* 3: options, counters, rule */
     const lksi_safetensors_entry *entry;
     for (size_t i = 0; i < c->n_items; i++) {
         lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
@@ -114,7 +128,8 @@ static lks_status of_whole_file(lks_status status) {
  * reported by its version number although its rule has other fields, and another optimizer by its name. */
 static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
                              const lksi_safetensors *file, lksi_checkpoint_head *head) {
-    const lksi_safetensors_entry *counters, *rule;
+    const lksi_safetensors_entry *counters, *rule, *options;
+    char saved_options[LKSI_OPTIONS_NBYTES + 1] = "";
     LKS_TRY(find_named(file, LKSI_COUNTERS_NAME, &counters));
     if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
     LKS_TRY(lksi_safetensors_verify(file));
@@ -124,6 +139,9 @@ static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *
     LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
     LKS_TRY(lksi_safetensors_read(file, rule, head->rule));
     LKS_TRY(check_rule(trainer, file->path, head->rule));
+    LKS_TRY(find(file, LKSI_OPTIONS_NAME, LKS_U8, 1, (int64_t[]){LKSI_OPTIONS_NBYTES}, &options));
+    LKS_TRY(lksi_safetensors_read(file, options, saved_options));
+    LKS_TRY(check_options(file->path, saved_options, expected->options));
     return of_whole_file(check_entries(trainer, c, file, head));
 }
 
@@ -214,15 +232,11 @@ static lks_status load(lks_trainer *trainer, lksi_checkpoint *c, lksi_safetensor
 }
 
 lks_status lksi_checkpoint_load(lks_trainer *trainer, const char *path, lks_position *position,
-                                lksi_checkpoint_find find_file, char *taken, size_t taken_nbytes) {
+                                lksi_checkpoint_find find_file, lksi_checkpoint_head *head) {
     lksi_checkpoint c;
     lksi_safetensors *file = NULL;
-    lksi_checkpoint_head head = {0};
-    lks_status status = load(trainer, &c, &file, path, position, find_file, &head);
-    if (status == LKS_OK) {
-        position->epoch = head.counters.epoch, position->step = head.counters.epoch_step;
-        if (taken != NULL) snprintf(taken, taken_nbytes, "%s", head.path);
-    }
+    lks_status status = load(trainer, &c, &file, path, position, find_file, head);
+    if (status == LKS_OK) position->epoch = head->counters.epoch, position->step = head->counters.epoch_step;
     lksi_safetensors_close(file);
     lksi_checkpoint_destroy(&c);
     return status;
@@ -230,7 +244,8 @@ lks_status lksi_checkpoint_load(lks_trainer *trainer, const char *path, lks_posi
 
 lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position) {
     LKS_TRY(lksi_checkpoint_check_given("trainer_load", "trainer", trainer, path, position));
-    return lksi_checkpoint_load(trainer, path, position, lksi_checkpoint_open, NULL, 0);
+    lksi_checkpoint_head head = {0};
+    return lksi_checkpoint_load(trainer, path, position, lksi_checkpoint_open, &head);
 }
 
 /* --- weights only: every rank reads the file --- */

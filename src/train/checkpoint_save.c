@@ -9,6 +9,7 @@ static lks_status declare(const lks_trainer *trainer, const lksi_checkpoint *c, 
         LKS_TRY(lksi_safetensors_declare(writer, c->items[i].name, view.type, view.n_dims, view.dims));
     }
     LKS_TRY(lksi_checkpoint_declare_states(trainer, c, writer));
+    LKS_TRY(lksi_safetensors_declare(writer, LKSI_OPTIONS_NAME, LKS_U8, 1, (int64_t[]){LKSI_OPTIONS_NBYTES}));
     LKS_TRY(lksi_safetensors_declare(writer, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}));
     return lksi_safetensors_declare(writer, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE});
 }

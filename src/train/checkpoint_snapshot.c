@@ -20,6 +20,9 @@ static void fill_counters(const lks_trainer *trainer, const lks_position *positi
 lks_status lksi_checkpoint_check_position(const lks_trainer *trainer, const char *path, const lks_position *position) {
     const char *what;
     LKS_TRY(lksi_check_given("checkpointer", "position", position));
+    if (position->options != NULL && strlen(position->options) > LKSI_OPTIONS_NBYTES)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: not saved: the position's options have %zu bytes, at most %d fit",
+                          path, strlen(position->options), LKSI_OPTIONS_NBYTES);
     if (lksi_checkpoint_adds_up(position, trainer->n_steps, &what)) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "%s: not saved: %s (epoch %lld, step %lld of %lld, after %lld steps)", path,
                       what, (long long)position->epoch, (long long)position->step, (long long)position->steps_per_epoch,
@@ -28,15 +31,13 @@ lks_status lksi_checkpoint_check_position(const lks_trainer *trainer, const char
 
 lks_status lksi_checkpoint_reserve(const lks_trainer *trainer, lksi_checkpoint *c) {
     if (lks_group_rank(trainer->options.group) != 0) return LKS_OK;
-    size_t nbytes = c->items_nbytes + lksi_checkpoint_states_nbytes(trainer, c) + sizeof(lksi_checkpoint_counters) +
-                    LKSI_N_RULE * sizeof(double);
-    if (nbytes > c->image_capacity) {
-        LKS_TRY(lksi_grow((void **)&c->image, &c->image_capacity, nbytes, 1));
-        memset(c->image, 0,
-               c->image_capacity); /* touches the pages now rather than while training waits for the copy */
-    }
+    size_t nbytes = c->items_nbytes + lksi_checkpoint_states_nbytes(trainer, c) + LKSI_OPTIONS_NBYTES +
+                    sizeof(lksi_checkpoint_counters) + LKSI_N_RULE * sizeof(double);
+    if (c->image != NULL && c->image_nbytes == nbytes) return LKS_OK;
+    lksi_free(c->image); /* first, because there may not be memory for both */
     c->image_nbytes = nbytes;
-    return LKS_OK;
+    c->image = lksi_alloc(nbytes); /* sets the bytes to 0, so training does not wait for new pages at the copy */
+    return c->image != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
 /* All ranks process all items, because gathering the state is collective. If rank 0 fails to copy an item, it continues
@@ -57,11 +58,15 @@ static lks_status put_items(lks_trainer *trainer, lksi_checkpoint *c, bool is_fi
 static void put_trainer(const lks_trainer *trainer, lksi_checkpoint *c, const lks_position *position) {
     lksi_checkpoint_counters counters;
     double rule[LKSI_N_RULE];
+    char options[LKSI_OPTIONS_NBYTES] = {0};
+    char *at = c->image + c->image_nbytes - sizeof rule - sizeof counters - sizeof options;
     fill_counters(trainer, position, &counters);
     lksi_rule_fields(&trainer->options.optimizer, rule);
     rule[LKSI_RULE_FIELDS] = lksi_state_rule(trainer->optimizer)->lr;
-    memcpy(c->image + c->image_nbytes - sizeof rule - sizeof counters, &counters, sizeof counters);
-    memcpy(c->image + c->image_nbytes - sizeof rule, rule, sizeof rule);
+    if (position->options != NULL) memcpy(options, position->options, strlen(position->options));
+    memcpy(at, options, sizeof options);
+    memcpy(at + sizeof options, &counters, sizeof counters);
+    memcpy(at + sizeof options + sizeof counters, rule, sizeof rule);
 }
 
 lks_status lksi_checkpoint_snapshot(lks_trainer *trainer, lksi_checkpoint *c, const lks_position *position,

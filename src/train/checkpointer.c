@@ -36,16 +36,16 @@ static lks_status check_options(const char *directory, const lks_checkpointer_op
                       (long long)options->every, (long long)options->keep);
 }
 
-/* Refuses a directory with later checkpoints that this run was not resumed from. A later resume would take them for
- * this run's. */
+/* Refuses a directory with later checkpoints that this run has not seen when it was resumed. A later resume would take
+ * them for this run's. They are of a run that this one was not resumed from, or of one that ended in between. */
 static lks_status check_newer(const lks_checkpointer *c) {
     int64_t *steps;
     size_t count;
-    if (lksi_checkpoint_was_searched(c->trainer, c->directory)) return LKS_OK;
     LKS_TRY(lksi_checkpoint_list(c->directory, &steps, &count));
     int64_t newest = count > 0 ? steps[0] : -1;
     lksi_free(steps);
-    if (newest <= c->trainer->n_steps) return LKS_OK;
+    if (newest <= c->trainer->n_steps || newest <= lksi_checkpoint_newest_known(c->trainer, c->directory))
+        return LKS_OK;
     return lksi_error(LKS_ERR_STATE,
                       "%s: it holds a run's checkpoints up to step %lld, and this one begins at step %lld: resume from "
                       "that directory, or take another",

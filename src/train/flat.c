@@ -121,7 +121,7 @@ lks_status lksi_flat_catch_up(lks_trainer *trainer) {
     trainer->is_under_way = false;
     lks_status status = lksi_flat_finish(trainer->optimizer, &sums);
     if (status == LKS_OK)
-        lksi_trainer_add_done(trainer, &sums);
+        lksi_trainer_add_done(trainer, &sums, trainer->lr_under_way);
     else
         trainer->n_steps--;
     return status;
@@ -137,5 +137,6 @@ lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch) 
     if (status != LKS_OK) return lksi_flat_fail(trainer->optimizer, status);
     trainer->is_under_way = true;
     trainer->n_steps++;
+    trainer->lr_under_way = lksi_trainer_lr(trainer, trainer->n_steps); /* it may be changed before the step ends */
     return trainer->options.runs_ahead ? LKS_OK : lksi_flat_catch_up(trainer);
 }

@@ -36,7 +36,9 @@ lks_status lksi_safetensors_writer_create(lksi_safetensors_writer **writer) {
     return status;
 }
 
-static const char *dtype_of(lks_type type) { return type == LKS_F32 ? "F32" : type == LKS_F64 ? "F64" : "I64"; }
+static const char *dtype_of(lks_type type) {
+    return type == LKS_F32 ? "F32" : type == LKS_F64 ? "F64" : type == LKS_U8 ? "U8" : "I64";
+}
 
 lks_status lksi_safetensors_declare(lksi_safetensors_writer *writer, const char *name, lks_type type, int n_dims,
                                     const int64_t *dims) {

@@ -2,6 +2,7 @@
 #include "base/timeline.h"
 #include "data/set_batch.h"
 #include "train/trainer_internal.h"
+#include "train/weights.h"
 
 #include <lockstep/operators.h>
 
@@ -93,6 +94,7 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
                                                                          .bucket_nbytes = options->bucket_nbytes,
                                                                          .compression = options->compression}),
                  destroy_trainer);
+    LKS_TRY_GOTO(lksi_weights_check_names(created->store), destroy_trainer); /* rather than at the first checkpoint */
     LKS_TRY_GOTO(
         lks_distributed_optimizer_create(&created->optimizer, options->group, created->store, &options->optimizer),
         destroy_trainer);
@@ -257,12 +259,17 @@ static lks_status check_gradients(lks_trainer *trainer) {
 
 /* --- the end of a step --- */
 
-void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums) {
+double lksi_trainer_lr(const lks_trainer *trainer, int64_t step) {
+    return lksi_optimizer_lr(lksi_state_rule(trainer->optimizer), step);
+}
+
+void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums, double lr) {
     trainer->done.n_samples += sums->n_samples;
     trainer->done.loss += sums->loss;
     trainer->done.n_correct += sums->n_correct;
     trainer->done.grad_norm = sums->grad_norm;
     trainer->done.stop = sums->stop;
+    trainer->lr = lr;
 }
 
 lks_status lksi_trainer_catch_up(lks_trainer *trainer) {
@@ -276,8 +283,8 @@ static lks_status take_step(lks_trainer *trainer, const lks_step_sums *mine) {
     bool trails = trainer->options.runs_ahead && lksi_step_can_trail(trainer->optimizer);
     LKS_TRY(trails ? lksi_step_begin(trainer->optimizer, mine, &all)
                    : lks_distributed_optimizer_step(trainer->optimizer, mine, &all));
-    lksi_trainer_add_done(trainer, &all);
     trainer->n_steps++;
+    lksi_trainer_add_done(trainer, &all, lksi_trainer_lr(trainer, trainer->n_steps));
     return LKS_OK;
 }
 
@@ -297,13 +304,12 @@ static lks_status step_in_parts(lks_trainer *trainer, const lks_batch *batch) {
 static void take_metrics(lks_trainer *trainer, lks_metrics *metrics) {
     const lks_step_sums *done = &trainer->done;
     double n = done->n_samples > 0 ? done->n_samples : 1;
-    *metrics = (lks_metrics){
-        .loss = done->loss / n,
-        .accuracy = done->n_correct / n,
-        .n_samples = (int64_t)done->n_samples,
-        .lr = lksi_optimizer_lr(lksi_state_rule(trainer->optimizer), trainer->n_steps - trainer->is_under_way),
-        .grad_norm = done->grad_norm,
-        .stop = (int)done->stop};
+    *metrics = (lks_metrics){.loss = done->loss / n,
+                             .accuracy = done->n_correct / n,
+                             .n_samples = (int64_t)done->n_samples,
+                             .lr = trainer->lr,
+                             .grad_norm = done->grad_norm,
+                             .stop = (int)done->stop};
     trainer->done = (lks_step_sums){0};
 }
 

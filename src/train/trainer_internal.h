@@ -36,10 +36,12 @@ typedef struct lksi_seats {
     bool is_whole;  /* after loading a checkpoint, until the next step: every rank has the rows of all samples */
 } lksi_seats;
 
-/* The directory that a run was resumed from. Newer checkpoints in it are known to be unusable. */
+/* The directory that a run was resumed from. Checkpoints in it that are newer than the run, up to `newest`, are known
+ * to be unusable. */
 typedef struct lksi_searched {
     bool is_any;
     uint64_t device, inode;
+    int64_t newest; /* the latest step that had a file; -1: none had one */
 } lksi_searched;
 
 struct lks_trainer {
@@ -61,6 +63,8 @@ struct lks_trainer {
     lksi_seats seats;
     lksi_bad_gradient bad_gradient; /* with check_gradients: the first one in the current step */
     lks_step_sums done;             /* of the steps that ended since metrics were last read */
+    double lr;                      /* of the last step that ended */
+    double lr_under_way;            /* of the step in progress on a GPU */
     bool makes_recordings;          /* whether steps on a GPU are recorded */
     bool is_under_way;              /* a step is in progress on a GPU */
     bool has_compared_batches;      /* done once, before the first step */
@@ -155,8 +159,10 @@ void lksi_flat_forget(lks_trainer *trainer);         /* frees all recordings */
  * `first_row`. */
 lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program);
 
-/* Adds the results of a finished step to `done`. */
-void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums);
+/* Adds the results of a finished step, which was made at the learning rate `lr`, to `done`. */
+void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums, double lr);
+/* The learning rate of the step with this number, from 1, at the rate that is set now. */
+double lksi_trainer_lr(const lks_trainer *trainer, int64_t step);
 /* Finishes the step in progress, if there is one. */
 lks_status lksi_trainer_catch_up(lks_trainer *trainer);
 

@@ -158,7 +158,7 @@ check "an empty directory begins anew, and says so" \
   eval 'same "$gone_on" "$whole" && grep -q "no checkpoint to resume from yet: the run begins anew" "$work/err"'
 run "$lockstep" run -n 2 "${text[@]}" --seed 7 --steps 50 --resume "$dir/checkpoints"
 check "a directory of another run's checkpoints is refused by what differs" \
-  eval '[ "$status" = 1 ] && err_has "step-000000000020.* seed 1, this run has 7"'
+  eval '[ "$status" = 2 ] && err_has "step-000000000020.* seed 1, this run has 7"'
 run "$lockstep" run -n 2 "${text[@]}" --steps 50 --run "$dir" --checkpoint-every 10
 check "a run that begins anew does not write among another's checkpoints" \
   refused 2 "$dir/checkpoints: it holds a run.s checkpoints up to step 40, and this one begins at step 0"
@@ -170,7 +170,7 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid 65534 --clear-groups test -x "$lockstep
   chmod 000 "$dir/checkpoints/step-000000000030.safetensors"
   run setpriv --reuid 65534 --clear-groups "$lockstep" run -n 2 "${text[@]}" --steps 50 --resume "$dir/checkpoints"
   check "one that cannot be read, and may be whole, ends the run" \
-    eval '[ "$status" = 1 ] && err_has "^lockstep: .*step-000000000030.safetensors: Permission denied"'
+    eval '[ "$status" = 2 ] && err_has "^lockstep: .*step-000000000030.safetensors: Permission denied"'
 else
   echo "skipped: a checkpoint that cannot be read ends the run (needs root, and a build that another user may run)"
 fi

@@ -111,7 +111,7 @@ end = 0
 for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
     assert entry["data_offsets"][0] == end, name
     end = entry["data_offsets"][1]
-    size = {"F32": 4, "F64": 8, "I64": 8}[entry["dtype"]]
+    size = {"F32": 4, "F64": 8, "I64": 8, "U8": 1}[entry["dtype"]]
     assert end - entry["data_offsets"][0] == size * math.prod(entry["shape"]), name
 assert end == len(body)
 weights = hashlib.sha256()
@@ -131,30 +131,37 @@ check "weights to begin with are another beginning" [ "$status" = 0 ]
 # --- errors ---
 train 2 --save "$work/checkpoint"
 train 2 --resume "$work/nowhere"
-check "a missing checkpoint is named" refused 1 "$work/nowhere: No such file"
+check "a missing checkpoint is named" refused 2 "$work/nowhere: No such file"
 head -c 5000 "$work/checkpoint" >"$work/cut"
 train 2 --resume "$work/cut"
-check "a truncated checkpoint is named with its entry" refused 1 "$work/cut: truncated: entry '"
+check "a truncated checkpoint is named with its entry" refused 2 "$work/cut: truncated: entry '"
 cp "$work/checkpoint" "$work/flipped"
 printf '\377' | dd of="$work/flipped" bs=1 seek=6000 conv=notrunc 2>/dev/null
 train 2 --resume "$work/flipped"
-check "a damaged checkpoint is named" refused 1 "$work/flipped: damaged"
+check "a damaged checkpoint is named" refused 2 "$work/flipped: damaged"
 mkdir "$work/all_damaged"
 cp "$work/flipped" "$work/all_damaged/step-000000000040.safetensors"
 mkfifo "$work/all_damaged/step-000000000030.safetensors"
 train 2 --resume "$work/all_damaged"
-check "a directory of nothing but damaged checkpoints is refused" eval '[ "$status" = 1 ] && err_has "step-000000000030.*: not a regular file; it is passed over" && err_has "^lockstep: .*$work/all_damaged: none of the 2 checkpoints"'
+check "a directory of nothing but damaged checkpoints is refused" eval '[ "$status" = 2 ] && err_has "step-000000000030.*: not a regular file; it is passed over" && err_has "^lockstep: .*$work/all_damaged: none of the 2 checkpoints"'
 train 2 --init "$work/flipped"
-check "damaged weights are named" refused 1 "$work/flipped: damaged"
+check "damaged weights are named" refused 2 "$work/flipped: damaged"
 echo "not a checkpoint" >"$work/text_file"
 train 2 --init "$work/text_file"
-check "a file that is no checkpoint is named" refused 1 "$work/text_file: not a safetensors file"
+check "a file that is no checkpoint is named" refused 2 "$work/text_file: not a safetensors file"
 train 2 --hidden 33 --resume "$work/checkpoint"
-check "a checkpoint of another model is named with its entry" refused 1 "entry '.*' has the shape"
+check "a checkpoint of another model is refused by the flag" refused 2 "saved with '--hidden 32', this run has '--hidden 33'"
+train 2 --hidden 33 --init "$work/checkpoint"
+check "weights of another model are named with their entry" refused 2 "entry '.*' has the shape"
+train 2 --shard batches --resume "$work/checkpoint"
+check "a checkpoint of another order of samples is refused by the flag" \
+  refused 2 "saved with '--shard blocks', this run has '--shard batches'"
+run "$lockstep" run -n 2 --max-restarts 2 "$build/examples/mlp" --samples 500 --steps 3 --resume "$work/nowhere"
+check "a run that cannot begin is not restarted" eval 'refused 2 "nowhere: No such file" && ! err_has "generation 1"'
 train 2 --seed 7 --resume "$work/checkpoint"
-check "a checkpoint of another seed is refused by both numbers" refused 1 'seed 1, this run has 7'
+check "a checkpoint of another seed is refused by both numbers" refused 2 'seed 1, this run has 7'
 train 2 --batch 32 --resume "$work/checkpoint"
-check "a checkpoint of another batch is refused by both numbers" refused 1 'global batch 64, this run has 32'
+check "a checkpoint of another batch is refused by both numbers" refused 2 'global batch 64, this run has 32'
 cat >"$work/counters.py" <<'PYTHON'
 """counters.py CHECKPOINT STEP EPOCH EPOCH_STEP: other counters, and the hash that belongs to them."""
 import hashlib, json, struct, sys
@@ -170,14 +177,21 @@ for counters in "40 $((1 << 54)) 0" "40 $(((1 << 63) - 1)) 22" "5000 0 5000" "0 
   cp "$work/checkpoint" "$work/counted"
   python3 "$work/counters.py" "$work/counted" $counters
   train 2 --resume "$work/counted"
-  check "counters that do not add up ($counters) are refused" refused 1 "$work/counted: entry 'trainer.counters': "
+  check "counters that do not add up ($counters) are refused" refused 2 "$work/counted: entry 'trainer.counters': "
 done
 train 2 --samples 1541 --resume "$work/checkpoint"
-check "a checkpoint of a run on other data is refused" refused 1 "$work/checkpoint: .* other data: .* hash"
+check "a checkpoint of a run on other data is refused" refused 2 "$work/checkpoint: .* other data: .* hash"
 text 2 --decay linear --steps 17 --save "$work/text_checkpoint"
 text 2 --decay linear --steps 50 --resume "$work/text_checkpoint"
 check "a longer run with a schedule over all steps is refused by what was given" \
-  refused 1 'schedule of 17 steps, this run.s has 50: .* --epochs or --steps'
+  refused 2 'schedule of 17 steps, this run.s has 50: .* --epochs or --steps'
+text 2 --steps 17 --save "$work/text_checkpoint"
+text 2 --dropout 0.2 --steps 20 --resume "$work/text_checkpoint"
+check "another dropout is not" [ "$status" = 0 ]
+gpt=("$build/examples/transformer" --data "$work/text" --level word --context 8 --hidden 16 --layers 1 --batch 12 --decay none)
+run "$lockstep" run -n 2 "${gpt[@]}" --steps 5 --save "$work/gpt"
+run "$lockstep" run -n 2 "${gpt[@]}" --heads 2 --steps 5 --resume "$work/gpt"
+check "another number of heads is, which no shape shows" refused 2 "saved with '--heads 4', this run has '--heads 2'"
 train 2 --resume "$work/checkpoint" --init "$work/checkpoint"
 check "--init and --resume exclude each other" refused 2 -- '--init and --resume'
 train 2 --save "$work/nowhere/checkpoint"

@@ -231,9 +231,14 @@ run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/bo
 check "and one that would replace the checkpoint" refused 1 "$work/both: .* --save names the same file"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/both" --summary "$work/../${work##*/}/both"
 check "by another way to it, too, and nothing is made" eval 'refused 1 "--save names the same file" && [ ! -e "$work/both" ]'
+mkdir "$work/untouched"
+touch -d 2001-01-01T00:00:00Z "$work/untouched"
+run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/untouched/save" --summary "$work/untouched/sum" --init "$work/none"
+check "to see whether outputs can be written makes no file, which could by then be another run's" \
+  eval 'refused 2 "none: No such file" && [ "$(stat -c %Y "$work/untouched")" = 978307200 ]'
 ln -s there "$work/link"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/link" --init "$work/none"
-check "a link that leads nowhere stays where nothing is saved" eval 'refused 1 "none: No such file" && [ -L "$work/link" ] && [ ! -e "$work/there" ]'
+check "a link that leads nowhere stays where nothing is saved" eval 'refused 2 "none: No such file" && [ -L "$work/link" ] && [ ! -e "$work/there" ]'
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/link"
 check "and leads to the checkpoint that is" eval '[ "$status" = 0 ] && [ -L "$work/link" ] && [ -s "$work/there" ]'
 run "$lockstep" run -n 2 "$mnist" --print-program=yes

@@ -402,6 +402,36 @@ static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state)
     run_ranks(2, load_in_vain, &of_matrices);
 }
 
+static int load_with_other_options(void *argument) {
+    (void)argument;
+    static char too_long[LKSI_OPTIONS_NBYTES + 2];
+    set_up s = {0};
+    RANK_CHECK(create(&s, MOMENTUM, 20, 4) == 0);
+    s.position.options = "shard blocks\nheads 4";
+    RANK_OK(lks_trainer_save(s.trainer, saved_path, &s.position));
+    RANK_OK(lks_trainer_load(s.trainer, saved_path, &s.position));
+    s.position.options = "shard blocks\nheads 8";
+    RANK_CHECK(lks_trainer_load(s.trainer, saved_path, &s.position) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "it was saved with 'heads 4', this run has 'heads 8'") != NULL);
+    s.position.options = "shard blocks";
+    RANK_CHECK(lks_trainer_load(s.trainer, saved_path, &s.position) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "it was saved with 'heads 4', this run has ''") != NULL);
+    s.position.options = NULL; /* not compared */
+    RANK_OK(lks_trainer_load(s.trainer, saved_path, &s.position));
+    memset(too_long, 'x', sizeof too_long - 1);
+    s.position.options = too_long;
+    RANK_CHECK(lks_trainer_save(s.trainer, saved_path, &s.position) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "the position's options have 513 bytes, at most 512 fit") != NULL);
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void a_checkpoint_of_a_run_with_other_options_is_refused_by_the_line_that_differs(void **state) {
+    (void)state;
+    run_ranks(1, load_with_other_options, NULL);
+}
+
 /* --- invalid counters in a file with a valid hash --- */
 
 /* The counters are the last but one entry, the rule is the last. */
@@ -652,6 +682,30 @@ static void what_is_not_given_is_named(void **state) {
     run_ranks(2, save_and_load_nothing, NULL);
 }
 
+static int create_with_a_reserved_name(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_trainer *trainer = NULL;
+    RANK_OK(lks_init(&group, NULL));
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 2});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_status status = lks_trainer_create(
+        &trainer, lks_cross_entropy(lks_linear(x, 2, "trainer.head"), y),
+        &(lks_trainer_options){.group = group, .features = x, .labels = y, .optimizer = make_rule(ADAM)});
+    RANK_CHECK(status == LKS_ERR_ARGUMENT && trainer == NULL);
+    RANK_CHECK(strstr(lks_error_text(), "parameter 'trainer.head.") != NULL);
+    RANK_OK(lks_barrier(group, NULL)); /* the group is usable */
+    lks_graph_destroy(g);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_trainer_refuses_names_that_its_checkpoints_need(void **state) {
+    (void)state;
+    run_ranks(2, create_with_a_reserved_name, NULL);
+}
+
 static void names_that_checkpoints_need_are_refused(void **state) {
     (void)state;
     lks_graph *g = lks_graph_create(lks_device_default(NULL));
@@ -671,6 +725,7 @@ int main(void) {
         cmocka_unit_test(weights_are_taken_from_a_checkpoint_or_a_file_of_weights),
         cmocka_unit_test(files_of_others_are_read),
         cmocka_unit_test(a_checkpoint_of_another_run_is_refused_by_what_differs),
+        cmocka_unit_test(a_checkpoint_of_a_run_with_other_options_is_refused_by_the_line_that_differs),
         cmocka_unit_test(what_one_rank_cannot_read_all_ranks_are_told),
         cmocka_unit_test(a_file_that_is_not_there_is_named_in_a_dead_group_too),
         cmocka_unit_test(counters_that_do_not_add_up_are_refused_with_their_entry),
@@ -681,6 +736,7 @@ int main(void) {
         cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),
         cmocka_unit_test(a_file_that_cannot_be_written_is_named_on_all_ranks),
         cmocka_unit_test(what_is_not_given_is_named),
+        cmocka_unit_test(a_trainer_refuses_names_that_its_checkpoints_need),
         cmocka_unit_test(names_that_checkpoints_need_are_refused),
     };
     if (mkdtemp(directory) == NULL) return 1;

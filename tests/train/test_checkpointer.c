@@ -1,11 +1,15 @@
 /* Checkpoints while training: a file on disk is complete, or all ranks pass it over. A resumed run ends with the same
  * bits as an uninterrupted one. */
-#define _GNU_SOURCE /* syscall */
+#define _GNU_SOURCE /* syscall, RTLD_NEXT */
 #include "ranks.h"
 
 #include "base/base.h"
+#include "train/checkpoint.h"
 #include "train/checkpoint_directory.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <lockstep/train.h>
 #include <stdlib.h>
 #include <string.h>
@@ -298,6 +302,68 @@ static void later_ones_that_were_passed_over_do_not_outlive_the_next(void **stat
     assert_steps("6 12 16");
 }
 
+/* --- what cannot be read now, but maybe later --- */
+
+static _Atomic bool is_directory_unreadable;
+
+/* Instead of the C library's: a file server that does not answer. */
+struct dirent *readdir(DIR *entries) {
+    struct dirent *(*c_library)(DIR *);
+    void *found = dlsym(RTLD_NEXT, "readdir");
+    memcpy(&c_library, &found, sizeof found);
+    if (!is_directory_unreadable) return c_library(entries);
+    errno = ESTALE;
+    return NULL;
+}
+
+static int resume_from_what_cannot_be_read(void *argument) {
+    const char *text = argument;
+    set_up s;
+    RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
+    RANK_CHECK(lks_trainer_resume(s.trainer, directory_of(&s), &s.position, NULL, 0) == LKS_ERR_FILE);
+    RANK_CHECK(strstr(lks_error_text(), text) != NULL);
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group is usable */
+    destroy(&s);
+    return 0;
+}
+
+static void a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(void **state) {
+    (void)state;
+    char stale[] = "Stale file handle";
+    int lock = -1;
+    run before = {.until = 12, .every = 6};
+    empty_directory();
+    run_ranks(1, train, &before);
+    is_directory_unreadable = true;
+    run_ranks(2, resume_from_what_cannot_be_read, stale);
+    lks_status status = lksi_checkpoint_take_directory(directory, &lock); /* it looks for partial files */
+    is_directory_unreadable = false;
+    assert_int_equal(status, LKS_ERR_FILE);
+    close(lock);
+    assert_steps("6 12");
+}
+
+/* A link whose target cannot be looked at. To be forbidden to is not a test for root. */
+static void a_newest_one_that_cannot_be_looked_at_is_not_passed_over(void **state) {
+    (void)state;
+    char path[LKSI_PATH_NBYTES], target[300], too_long[] = "step-000000000018.safetensors: File name too long";
+    run before = {.until = 12, .every = 6};
+    empty_directory();
+    run_ranks(1, train, &before);
+    path_of(path, 18);
+    memset(target, 'x', sizeof target);
+    target[sizeof target - 1] = '\0';
+    assert_int_equal(symlink(target, path), 0);
+    run_ranks(2, resume_from_what_cannot_be_read, too_long);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("nowhere", path), 0); /* this is known to be no checkpoint */
+    lks_log_set_level(LKS_LOG_ERROR);
+    run after = {.until = 13};
+    run_ranks(2, train, &after);
+    lks_log_set_level(LKS_LOG_WARNING);
+    assert_int_equal(after.began_at, 12);
+}
+
 /* --- the owner of the directory --- */
 
 typedef struct refusal {
@@ -326,6 +392,36 @@ static void a_directory_of_later_steps_is_refused_to_a_run_that_begins_anew(void
     empty_directory();
     run_ranks(2, train, &before);
     run_ranks(2, take_directory_in_vain, &expected);
+    assert_steps("6 12");
+}
+
+/* Another run, which held the lock, ends between the two calls. */
+static int take_a_directory_that_has_changed(void *argument) {
+    (void)argument;
+    set_up s;
+    lks_checkpointer *checkpointer;
+    char path[LKSI_PATH_NBYTES];
+    RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
+    bool is_first = lks_group_rank(s.group) == 0;
+    RANK_OK(lks_trainer_resume(s.trainer, directory_of(&s), &s.position, NULL, 0));
+    RANK_CHECK(step_of(&s) == 12);
+    path_of(path, 20);
+    if (is_first) write_bytes(path, "theirs", 6);
+    RANK_CHECK(lks_checkpointer_create(&checkpointer, s.trainer, directory_of(&s), NULL) == LKS_ERR_STATE);
+    RANK_CHECK(strstr(lks_error_text(), "up to step 20, and this one begins at step 12") != NULL);
+    if (is_first) RANK_CHECK(unlink(path) == 0);
+    RANK_OK(lks_checkpointer_create(&checkpointer, s.trainer, directory_of(&s), NULL));
+    lks_checkpointer_destroy(checkpointer);
+    destroy(&s);
+    return 0;
+}
+
+static void what_another_run_wrote_after_the_resume_is_not_taken_for_this_ones(void **state) {
+    (void)state;
+    run before = {.until = 12, .every = 6};
+    empty_directory();
+    run_ranks(2, train, &before);
+    run_ranks(2, take_a_directory_that_has_changed, NULL);
     assert_steps("6 12");
 }
 
@@ -468,6 +564,28 @@ static void what_could_not_be_written_is_named_on_all_ranks_at_the_next(void **s
     run_ranks(2, give_options_that_cannot_be_meant, NULL);
 }
 
+/* The states of a model may need more room with each checkpoint. */
+static int make_more_room(void *argument) {
+    (void)argument;
+    set_up s;
+    lksi_checkpoint checkpoint;
+    RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
+    RANK_OK(lksi_checkpoint_create(&checkpoint, s.trainer));
+    RANK_OK(lksi_checkpoint_reserve(s.trainer, &checkpoint));
+    int64_t before = lks_memory_nbytes();
+    checkpoint.items_nbytes += 8;
+    RANK_OK(lksi_checkpoint_reserve(s.trainer, &checkpoint));
+    RANK_CHECK(lks_memory_nbytes() == before + 8);
+    lksi_checkpoint_destroy(&checkpoint);
+    destroy(&s);
+    return 0;
+}
+
+static void the_copy_is_as_long_as_the_checkpoint(void **state) {
+    (void)state;
+    run_ranks(1, make_more_room, NULL);
+}
+
 static int run_out_of_memory(void *argument) {
     (void)argument;
     set_up s;
@@ -537,11 +655,15 @@ int main(void) {
         cmocka_unit_test(damaged_ones_are_passed_over_and_the_one_before_is_used),
         cmocka_unit_test(a_directory_of_damaged_ones_is_not_taken_for_an_empty_one),
         cmocka_unit_test(later_ones_that_were_passed_over_do_not_outlive_the_next),
+        cmocka_unit_test(a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one),
+        cmocka_unit_test(a_newest_one_that_cannot_be_looked_at_is_not_passed_over),
         cmocka_unit_test(a_directory_of_later_steps_is_refused_to_a_run_that_begins_anew),
+        cmocka_unit_test(what_another_run_wrote_after_the_resume_is_not_taken_for_this_ones),
         cmocka_unit_test(two_runs_do_not_write_to_one_directory),
         cmocka_unit_test(what_could_not_be_written_is_named_on_all_ranks_at_the_next),
         cmocka_unit_test(the_checkpoint_that_is_asked_for_is_written_after_one_that_failed),
         cmocka_unit_test(a_slow_disk_does_not_end_the_group),
+        cmocka_unit_test(the_copy_is_as_long_as_the_checkpoint),
         cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),
         cmocka_unit_test(one_rank_that_wants_to_stop_is_heard_by_all_after_the_same_step),
     };

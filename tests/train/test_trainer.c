@@ -479,6 +479,11 @@ static int change_the_lr(void *argument) {
         RANK_OK(lks_trainer_step(s.trainer, &batch, &metrics));
         RANK_CHECK(metrics.lr == (step == 0 ? 1e-2 : 0.25));
     }
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_OK(lks_trainer_set_lr(s.trainer, 0.125)); /* from the next step on */
+    RANK_OK(lks_trainer_catch_up(s.trainer, &metrics));
+    RANK_CHECK(metrics.n_samples > 0 && metrics.lr == 0.25);
     RANK_OK(lks_barrier(s.group, NULL));
     destroy(&s);
     return 0;
