@@ -212,9 +212,9 @@ LKS_API lks_status lks_program_forward(lks_program *program);
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* Sets the weight of the batch in the averages of buffers, for the next backward passes.
  *
- * `weight` is the number of samples. A negative weight, the default, uses the factor of lks_program_backward. Use it if
- * the loss is a sum, or a mean over another number, such as the counted labels. Pass the same weight to the step in
- * buffer_weight of lks_step_sums (parallel.h). */
+ * `weight` is the number of samples. A negative weight, the default, uses the absolute value of the factor of
+ * lks_program_backward. Use it if the loss is a sum, or a mean over another number, such as the counted labels. Pass the
+ * same weight to the step in buffer_weight of lks_step_sums (parallel.h). */
 LKS_API void lks_program_set_buffer_weight(lks_program *program, double weight);
 /* Called as soon as a gradient is final: the backward pass neither reads nor writes it any more. The callback may
  * change it in place.

@@ -298,7 +298,7 @@ static lks_status send_inputs(lks_program *program, bool are_all) {
 /* The weight of the batch in the averages of buffers. 0 on an absent rank. */
 static double buffer_weight(const lks_program *program, double factor) {
     if (program->is_absent) return 0;
-    return program->given_buffer_weight >= 0 ? program->given_buffer_weight : factor;
+    return program->given_buffer_weight >= 0 ? program->given_buffer_weight : fabs(factor);
 }
 
 static lks_status send_scalars(const lks_program *program, double factor) {

@@ -81,7 +81,7 @@ struct lks_program {
     int64_t batch;
     lksi_scalar seed;           /* the gradient of the loss with respect to itself */
     lksi_scalar buffer_weight;  /* weight of this batch's statistics */
-    double given_buffer_weight; /* negative: use the factor of the backward pass */
+    double given_buffer_weight; /* negative: use the absolute factor of the backward pass */
     int64_t random[3];          /* key of random draws: training seed, step, index of the batch's first sample */
     /* seed, buffer_weight and random in device memory, where kernels read them; NULL if the device uses host memory */
     lksi_scalars *scalars;
