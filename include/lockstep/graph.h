@@ -138,12 +138,12 @@ LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, vo
  * strategy that LKS_STRATEGY_AUTO chooses.
  * Errors:     as lks_store_read. */
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
-/* The gradient of tensor `index` in the store: *count elements in the store's own order, with padding (0).
+/* The gradient of tensor `index` in the store: *count elements in the store's own order, with padding.
  *
- * The order is the same on ranks that built the same model on the same kind of CPU. Use it for operations that treat
- * all elements alike and keep 0 at 0, such as a sum over ranks. For a buffer it holds the statistic that the buffer
- * averages, times its weight (lks_program_set_buffer_weight). Until a program of the store runs backward, the call also
- * tells the store that gradients are written by hand: the next step uses them.
+ * The padding is 0 if the data are finite. The order is the same on ranks that built the same model on the same kind of
+ * CPU. Use it for operations that treat all elements alike and keep 0 at 0, such as a sum over ranks. For a buffer it
+ * holds the statistic that the buffer averages, times its weight (lks_program_set_buffer_weight). Until a program of the
+ * store runs backward, the call also tells the store that gradients are written by hand: the next step uses them.
  * Lifetime:   until the next step of a distributed optimizer, which may move it.
  * Errors:     NULL if there is no tensor `index`. */
 LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
