@@ -188,7 +188,9 @@ LKS_API void lks_program_destroy(lks_program *program);
  *             A GPU copies the data in forward. If the data arrive or change between forward and backward, set them
  *             again there. Element-wise operators, losses and embeddings then use the new data in backward. Others
  *             (convolutions) may use a copy that forward made.
- *             NULL removes the data. forward and backward then report that the input has none. */
+ *             NULL removes the data. forward and backward then report that the input has none.
+ * Errors:     LKS_ERR_ARGUMENT: `node` is not an input, or is of another graph. An input that the program does not read
+ *             is no error: evaluation may need fewer inputs than training. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
 /* Sets the key of dropout's random draws for the next runs. Call it before each forward pass of training.
  *

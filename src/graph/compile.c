@@ -506,12 +506,6 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     return options->is_training ? find_untrained(c) : LKS_OK;
 }
 
-static lks_status check_output(const lks_store *store, const lks_node *node, const char *what) {
-    LKS_TRY(lksi_node_check(node, what));
-    if (node->graph == store->graph) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%s is a node of another graph than the store's", what);
-}
-
 static lks_status check_differentiated(const lks_store *store, const lks_program_options *options) {
     if (options->n_differentiated < 0 || (options->n_differentiated > 0 && options->differentiated == NULL))
         return lksi_error(LKS_ERR_ARGUMENT, "a program with %d differentiated inputs%s", options->n_differentiated,
@@ -522,7 +516,7 @@ static lks_status check_differentiated(const lks_store *store, const lks_program
         char what[48];
         const lks_node *node = options->differentiated[i];
         snprintf(what, sizeof what, "differentiated input %d", i);
-        LKS_TRY(check_output(store, node, what));
+        LKS_TRY(lksi_store_check_node(store, node, what));
         if (node->op != LKSI_OP_INPUT || node->outputs[0].type != store->graph->device->float_type)
             return lksi_error(LKS_ERR_ARGUMENT, "%s is not an input of a floating type", what);
     }
@@ -544,11 +538,11 @@ static lks_status check_options(const lks_store *store, const lks_program_option
                           options->loss->outputs[0].n_dims);
     if (options->n_outputs > 0 && options->outputs == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs, but outputs is NULL", options->n_outputs);
-    if (options->loss != NULL) LKS_TRY(check_output(store, options->loss, "the loss"));
+    if (options->loss != NULL) LKS_TRY(lksi_store_check_node(store, options->loss, "the loss"));
     for (int i = 0; i < options->n_outputs; i++) {
         char what[32];
         snprintf(what, sizeof what, "output %d", i);
-        LKS_TRY(check_output(store, options->outputs[i], what));
+        LKS_TRY(lksi_store_check_node(store, options->outputs[i], what));
     }
     return check_differentiated(store, options);
 }

@@ -36,8 +36,9 @@ static lks_status find_input(const lks_program *program, const lks_node *node, l
     *binding = NULL;
     for (int i = 0; i < program->n_inputs; i++)
         if (program->inputs[i].node == node) *binding = &program->inputs[i];
-    return *binding != NULL || node->op == LKSI_OP_INPUT ? LKS_OK
-                                                         : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
+    if (*binding != NULL) return LKS_OK;
+    LKS_TRY(lksi_store_check_node(program->store, node, "the input"));
+    return node->op == LKSI_OP_INPUT ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
 }
 
 lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data) {
