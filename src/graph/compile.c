@@ -76,15 +76,19 @@ static lks_status append_step(compiler *c, const lksi_step *step) {
 
 /* --- layouts --- */
 
-static lks_status append_reorder(compiler *c, const lksi_tensor *tensor, lksi_value from, lksi_layout from_layout,
-                                 lksi_value to, lksi_layout to_layout) {
+static lks_status append_copy(compiler *c, const lksi_lowering *lowering, lksi_value from, lksi_value to) {
     const lks_device *device = c->ir.graph->device;
-    lksi_lowering lowering = lksi_reorder_lowering(tensor, from_layout, to_layout);
     lksi_step step = {.inputs = {from}, .outputs = {to}};
-    LKS_TRY(device->ops->lower(device, &lowering, &step.kernel));
+    LKS_TRY(device->ops->lower(device, lowering, &step.kernel));
     lks_status status = append_step(c, &step);
     if (status != LKS_OK && step.kernel.release != NULL) step.kernel.release(&step.kernel);
     return status;
+}
+
+static lks_status append_reorder(compiler *c, const lksi_tensor *tensor, lksi_value from, lksi_layout from_layout,
+                                 lksi_value to, lksi_layout to_layout) {
+    lksi_lowering lowering = lksi_reorder_lowering(tensor, from_layout, to_layout);
+    return append_copy(c, &lowering, from, to);
 }
 
 static lks_status add_placed_value(compiler *c, const lksi_tensor *tensor, lksi_layout layout, lksi_value *value) {
@@ -189,9 +193,24 @@ static lks_status make_readable(compiler *c, lksi_binding *bindings, int n_bindi
     return LKS_OK;
 }
 
+/* Adds copies of the outputs that are in the store. A step changes the store while the user may still read them. */
+static lks_status copy_stored_outputs(compiler *c) {
+    for (int i = 0; i < c->program->n_outputs; i++) {
+        lksi_value *output = &c->program->outputs[i].value, stored = *output;
+        if (c->ir.values[stored].role != LKSI_PARAMETER) continue;
+        lksi_tensor tensor = c->ir.values[stored].tensor; /* copied, because the array may move */
+        lksi_lowering lowering = lksi_reorder_lowering(&tensor, (lksi_layout){0}, (lksi_layout){0});
+        lowering.op = LKSI_OP_COPY; /* a device without layouts has no kernel for REORDER */
+        LKS_TRY(add_placed_value(c, &tensor, (lksi_layout){0}, output));
+        LKS_TRY(append_copy(c, &lowering, stored, *output));
+    }
+    return LKS_OK;
+}
+
 /* The row-major copies are made before the backward pass, while the values are still in the caches. */
 static lks_status finish_forward(compiler *c) {
     LKS_TRY(make_readable(c, c->program->outputs, c->program->n_outputs));
+    LKS_TRY(copy_stored_outputs(c));
     c->program->n_forward = c->program->n_steps;
     return LKS_OK;
 }
