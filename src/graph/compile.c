@@ -583,6 +583,7 @@ lks_status lks_program_create(lks_program **program, lks_store *store, const lks
     for (int i = 0; i < options->n_outputs; i++) outputs[n_outputs++] = options->outputs[i];
     c.program->batch = options->batch;
     c.program->given_buffer_weight = -1;
+    c.program->is_training = options->is_training != 0;
     c.program->is_timed = options->is_timed != 0;
     status = compile(&c, options, outputs, n_outputs);
 free_compiler:

@@ -86,7 +86,9 @@ struct lks_program {
     /* seed, buffer_weight and random in device memory, where kernels read them; NULL if the device uses host memory */
     lksi_scalars *scalars;
     bool draws, has_random; /* the program draws dropout masks; lks_program_set_random was called */
-    bool has_run_forward, has_run_backward, is_timed;
+    bool is_training, is_timed;
+    /* has_results: the last forward pass succeeded, so that outputs can be read */
+    bool has_results, has_run_forward, has_run_backward;
     lksi_program_ranks ranks;         /* for the host steps; sum is NULL until they are set */
     bool has_host_steps, needs_ranks; /* needs_ranks: some host steps sum over the ranks */
     bool is_absent;
