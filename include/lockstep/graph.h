@@ -138,12 +138,12 @@ LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, vo
  * strategy that LKS_STRATEGY_AUTO chooses.
  * Errors:     as lks_store_read, without LKS_ERR_TORN. */
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
-/* The gradient of tensor `index` in the store: *count elements in the store's own order, with padding (0).
+/* The gradient of tensor `index` in the store: *count elements in the store's own order, with padding.
  *
- * The order is the same on ranks that built the same model on the same kind of CPU. Use it for operations that treat
- * all elements alike and keep 0 at 0, such as a sum over ranks. For a buffer it holds the statistic that the buffer
- * averages, times its weight (lks_program_set_buffer_weight). Until a program of the store runs backward, the call also
- * tells the store that gradients are written by hand: the next step uses them.
+ * The padding is 0 if the data are finite. The order is the same on ranks that built the same model on the same kind of
+ * CPU. Use it for operations that treat all elements alike and keep 0 at 0, such as a sum over ranks. For a buffer it
+ * holds the statistic that the buffer averages, times its weight (lks_program_set_buffer_weight). Until a program of
+ * the store runs backward, the call also tells the store that gradients are written by hand: the next step uses them.
  * Lifetime:   until the next step of a distributed optimizer, which may move it.
  * Errors:     NULL if there is no tensor `index`. */
 LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
@@ -188,7 +188,9 @@ LKS_API void lks_program_destroy(lks_program *program);
  *             A GPU copies the data in forward. If the data arrive or change between forward and backward, set them
  *             again there. Element-wise operators, losses and embeddings then use the new data in backward. Others
  *             (convolutions) may use a copy that forward made.
- *             NULL removes the data. forward and backward then report that the input has none. */
+ *             NULL removes the data. forward and backward then report that the input has none.
+ * Errors:     LKS_ERR_ARGUMENT: `node` is not an input, or is of another graph. An input that the program does not read
+ *             is no error: evaluation may need fewer inputs than training. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
 /* Sets the key of dropout's random draws for the next runs. Call it before each forward pass of training.
  *
@@ -212,9 +214,9 @@ LKS_API lks_status lks_program_forward(lks_program *program);
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* Sets the weight of the batch in the averages of buffers, for the next backward passes.
  *
- * `weight` is the number of samples. A negative weight, the default, uses the factor of lks_program_backward. Use it if
- * the loss is a sum, or a mean over another number, such as the counted labels. Pass the same weight to the step in
- * buffer_weight of lks_step_sums (parallel.h). */
+ * `weight` is the number of samples. A negative weight, the default, uses the absolute value of the factor of
+ * lks_program_backward. Use it if the loss is a sum, or a mean over another number, such as the counted labels. Pass
+ * the same weight to the step in buffer_weight of lks_step_sums (parallel.h). */
 LKS_API void lks_program_set_buffer_weight(lks_program *program, double weight);
 /* Called as soon as a gradient is final: the backward pass neither reads nor writes it any more. The callback may
  * change it in place.
@@ -230,9 +232,13 @@ typedef lks_status (*lks_gradient_callback)(void *context, int index);
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);
 /* The value of an output after forward, in the type of its node. NULL if `node` is not an output.
  *
- * Lifetime:   until the next run. */
+ * A parameter or buffer has the value with which forward computed.
+ * Lifetime:   until the next run.
+ * Errors:     LKS_ERR_STATE: there was no forward, or the last one failed. The result is NULL. */
 LKS_API const void *lks_program_output(const lks_program *program, const lks_node *node);
-/* The value of a scalar output of any type as double. NaN if `node` is not an output or not a scalar. */
+/* The value of a scalar output of any type as double. NaN if `node` is not an output or not a scalar.
+ *
+ * Errors:     as lks_program_output. The result is NaN. */
 LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
 /* The gradient of `factor` * loss with respect to an input in `differentiated`, after backward. NULL if `node` is none,
  * or before backward.

@@ -76,15 +76,19 @@ static lks_status append_step(compiler *c, const lksi_step *step) {
 
 /* --- layouts --- */
 
-static lks_status append_reorder(compiler *c, const lksi_tensor *tensor, lksi_value from, lksi_layout from_layout,
-                                 lksi_value to, lksi_layout to_layout) {
+static lks_status append_copy(compiler *c, const lksi_lowering *lowering, lksi_value from, lksi_value to) {
     const lks_device *device = c->ir.graph->device;
-    lksi_lowering lowering = lksi_reorder_lowering(tensor, from_layout, to_layout);
     lksi_step step = {.inputs = {from}, .outputs = {to}};
-    LKS_TRY(device->ops->lower(device, &lowering, &step.kernel));
+    LKS_TRY(device->ops->lower(device, lowering, &step.kernel));
     lks_status status = append_step(c, &step);
     if (status != LKS_OK && step.kernel.release != NULL) step.kernel.release(&step.kernel);
     return status;
+}
+
+static lks_status append_reorder(compiler *c, const lksi_tensor *tensor, lksi_value from, lksi_layout from_layout,
+                                 lksi_value to, lksi_layout to_layout) {
+    lksi_lowering lowering = lksi_reorder_lowering(tensor, from_layout, to_layout);
+    return append_copy(c, &lowering, from, to);
 }
 
 static lks_status add_placed_value(compiler *c, const lksi_tensor *tensor, lksi_layout layout, lksi_value *value) {
@@ -189,9 +193,24 @@ static lks_status make_readable(compiler *c, lksi_binding *bindings, int n_bindi
     return LKS_OK;
 }
 
+/* Adds copies of the outputs that are in the store. A step changes the store while the user may still read them. */
+static lks_status copy_stored_outputs(compiler *c) {
+    for (int i = 0; i < c->program->n_outputs; i++) {
+        lksi_value *output = &c->program->outputs[i].value, stored = *output;
+        if (c->ir.values[stored].role != LKSI_PARAMETER) continue;
+        lksi_tensor tensor = c->ir.values[stored].tensor; /* copied, because the array may move */
+        lksi_lowering lowering = lksi_reorder_lowering(&tensor, (lksi_layout){0}, (lksi_layout){0});
+        lowering.op = LKSI_OP_COPY; /* a device without layouts has no kernel for REORDER */
+        LKS_TRY(add_placed_value(c, &tensor, (lksi_layout){0}, output));
+        LKS_TRY(append_copy(c, &lowering, stored, *output));
+    }
+    return LKS_OK;
+}
+
 /* The row-major copies are made before the backward pass, while the values are still in the caches. */
 static lks_status finish_forward(compiler *c) {
     LKS_TRY(make_readable(c, c->program->outputs, c->program->n_outputs));
+    LKS_TRY(copy_stored_outputs(c));
     c->program->n_forward = c->program->n_steps;
     return LKS_OK;
 }
@@ -506,12 +525,6 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     return options->is_training ? find_untrained(c) : LKS_OK;
 }
 
-static lks_status check_output(const lks_store *store, const lks_node *node, const char *what) {
-    LKS_TRY(lksi_node_check(node, what));
-    if (node->graph == store->graph) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%s is a node of another graph than the store's", what);
-}
-
 static lks_status check_differentiated(const lks_store *store, const lks_program_options *options) {
     if (options->n_differentiated < 0 || (options->n_differentiated > 0 && options->differentiated == NULL))
         return lksi_error(LKS_ERR_ARGUMENT, "a program with %d differentiated inputs%s", options->n_differentiated,
@@ -522,7 +535,7 @@ static lks_status check_differentiated(const lks_store *store, const lks_program
         char what[48];
         const lks_node *node = options->differentiated[i];
         snprintf(what, sizeof what, "differentiated input %d", i);
-        LKS_TRY(check_output(store, node, what));
+        LKS_TRY(lksi_store_check_node(store, node, what));
         if (node->op != LKSI_OP_INPUT || node->outputs[0].type != store->graph->device->float_type)
             return lksi_error(LKS_ERR_ARGUMENT, "%s is not an input of a floating type", what);
     }
@@ -544,11 +557,11 @@ static lks_status check_options(const lks_store *store, const lks_program_option
                           options->loss->outputs[0].n_dims);
     if (options->n_outputs > 0 && options->outputs == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs, but outputs is NULL", options->n_outputs);
-    if (options->loss != NULL) LKS_TRY(check_output(store, options->loss, "the loss"));
+    if (options->loss != NULL) LKS_TRY(lksi_store_check_node(store, options->loss, "the loss"));
     for (int i = 0; i < options->n_outputs; i++) {
         char what[32];
         snprintf(what, sizeof what, "output %d", i);
-        LKS_TRY(check_output(store, options->outputs[i], what));
+        LKS_TRY(lksi_store_check_node(store, options->outputs[i], what));
     }
     return check_differentiated(store, options);
 }
@@ -570,6 +583,7 @@ lks_status lks_program_create(lks_program **program, lks_store *store, const lks
     for (int i = 0; i < options->n_outputs; i++) outputs[n_outputs++] = options->outputs[i];
     c.program->batch = options->batch;
     c.program->given_buffer_weight = -1;
+    c.program->is_training = options->is_training != 0;
     c.program->is_timed = options->is_timed != 0;
     status = compile(&c, options, outputs, n_outputs);
 free_compiler:

@@ -110,7 +110,7 @@ static lks_status call_user(const lks_program *program, const lksi_lowering *low
     for (int i = 0; i < n_inputs; i++) inputs[i] = view_of(&lowering->inputs[i], in[i]);
     for (int i = 0; i < lowering->n_outputs; i++) gradients[i] = is_wanted(lowering, i) ? out[i] : NULL;
     lks_custom_call call = {.context = custom->options.context,
-                            .is_training = program->n_forward < program->n_steps,
+                            .is_training = program->is_training,
                             .n_inputs = n_inputs,
                             .inputs = inputs,
                             .output = is_backward ? view_of(&lowering->inputs[n_inputs], in[n_inputs])

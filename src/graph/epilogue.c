@@ -32,7 +32,14 @@ static bool is_next_sum(const lksi_ir *ir, const lksi_chain *chain, size_t index
     return is_next(ir, chain, index, node->inputs[node->inputs[0] == value]);
 }
 
-/* The next node of the chain, whose last result is `value`. 0: none. */
+static bool reads(const lksi_ir *ir, const lksi_ir_node *node, lksi_value value) {
+    for (int k = 0; k < node->n_inputs; k++)
+        if (lksi_ir_root(ir, node->inputs[k]) == value) return true;
+    return false;
+}
+
+/* The next node of the chain, whose last result is `value`. 0: none. The search ends at the only reader of `value`. If
+ * there are several, only a sum can be next, and none behind a kernel outside the chain. */
 static size_t find_next(const lksi_ir *ir, const int *n_users, const lksi_chain *chain, lksi_value value) {
     bool is_read_alone = n_users[value] == 1;
     if (ir->values[value].role != LKSI_TEMPORARY) return 0;
@@ -41,6 +48,7 @@ static size_t find_next(const lksi_ir *ir, const int *n_users, const lksi_chain 
         if (node->is_removed) continue;
         if (is_read_alone && lksi_op_is_epilogue(node->op) && node->inputs[0] == value) return i;
         if (is_next_sum(ir, chain, i, value, is_read_alone)) return i;
+        if (is_read_alone ? reads(ir, node, value) : !is_in_chain(chain, i)) return 0;
     }
     return 0;
 }

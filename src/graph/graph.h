@@ -96,8 +96,7 @@ typedef struct lksi_batch_note {
     uint64_t source, samples;
     int32_t rank, n_ranks;
 } lksi_batch_note;
-/* The place in the program's store that keeps the note until it is taken. NULL for a program without a backward
- * pass. */
+/* The place in the program's store that keeps the note until it is taken. NULL for a program of evaluation. */
 lksi_batch_note *lksi_program_batch_note(lks_program *program);
 lksi_batch_note lksi_store_take_batch_note(lks_store *store);
 

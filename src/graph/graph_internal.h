@@ -170,6 +170,10 @@ struct lks_store {
     void *settle_context;
 };
 
+/* LKS_ERR_ARGUMENT if `node` is NULL or of another graph; the first error of its graph. The text says that `what` is.
+ */
+lks_status lksi_store_check_node(const lks_store *store, const lks_node *node, const char *what);
+
 /* A backward pass is about to write gradients. Returns the error of the current stepper, if there is one. */
 lks_status lksi_store_begin_pass(lks_store *store);
 /* The pass has written all gradients. Not called after a failed pass. */

@@ -361,20 +361,19 @@ static lks_status keep_buffers(builder *b, lksi_value *gradients, size_t n_value
     return LKS_OK;
 }
 
-static void finish_parameter(lksi_ir *ir, lksi_value parameter, lksi_value gradient) {
-    ir->values[gradient].role = LKSI_GRADIENT;
-    ir->values[gradient].index = ir->values[parameter].index;
-    ir->final_order[ir->n_final++] = ir->values[parameter].index;
-}
-
 /* Gives the parameters' gradients their role, and lists the parameters in the order in which the gradients become
  * final. */
 static void finish_parameters(lksi_ir *ir, const lksi_value *gradients, size_t n_values) {
+    for (size_t v = 0; v < n_values; v++) {
+        if (ir->values[v].role != LKSI_PARAMETER || gradients[v] == LKSI_NO_VALUE) continue;
+        ir->values[gradients[v]].role = LKSI_GRADIENT;
+        ir->values[gradients[v]].index = ir->values[v].index;
+    }
     for (size_t i = ir->n_forward; i < ir->n_nodes; i++)
-        for (int k = 0; k < ir->nodes[i].n_outputs; k++)
-            for (size_t v = 0; v < n_values; v++)
-                if (ir->values[v].role == LKSI_PARAMETER && gradients[v] == ir->nodes[i].outputs[k])
-                    finish_parameter(ir, (lksi_value)v, gradients[v]);
+        for (int k = 0; k < ir->nodes[i].n_outputs; k++) {
+            const lksi_ir_value *made = &ir->values[ir->nodes[i].outputs[k]];
+            if (made->role == LKSI_GRADIENT) ir->final_order[ir->n_final++] = made->index;
+        }
 }
 
 /* Lists the parameters that no gradient reaches. */

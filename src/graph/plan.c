@@ -40,10 +40,14 @@ static void insert(lksi_interval **placed, size_t n_placed, lksi_interval *inter
 lks_status lksi_plan_memory(lksi_interval *intervals, size_t n_intervals, size_t *nbytes) {
     lksi_interval **order = lksi_alloc_array(n_intervals, sizeof(lksi_interval *));
     if (order == NULL) return LKS_ERR_MEMORY;
-    for (size_t i = 0; i < n_intervals; i++) order[i] = &intervals[i];
-    if (n_intervals > 0) qsort(order, n_intervals, sizeof(lksi_interval *), larger_first);
-    *nbytes = 0;
+    size_t n_placed = 0; /* without the empty ones */
     for (size_t i = 0; i < n_intervals; i++) {
+        intervals[i].offset = 0;
+        if (intervals[i].nbytes > 0) order[n_placed++] = &intervals[i];
+    }
+    if (n_placed > 0) qsort(order, n_placed, sizeof(lksi_interval *), larger_first);
+    *nbytes = 0;
+    for (size_t i = 0; i < n_placed; i++) {
         lksi_interval *next = order[i];
         next->offset = lowest_free(next, order, i);
         if (next->offset + next->nbytes > *nbytes) *nbytes = next->offset + next->nbytes;

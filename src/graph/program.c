@@ -36,8 +36,9 @@ static lks_status find_input(const lks_program *program, const lks_node *node, l
     *binding = NULL;
     for (int i = 0; i < program->n_inputs; i++)
         if (program->inputs[i].node == node) *binding = &program->inputs[i];
-    return *binding != NULL || node->op == LKSI_OP_INPUT ? LKS_OK
-                                                         : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
+    if (*binding != NULL) return LKS_OK;
+    LKS_TRY(lksi_store_check_node(program->store, node, "the input"));
+    return node->op == LKSI_OP_INPUT ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
 }
 
 lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data) {
@@ -79,7 +80,7 @@ const lks_store *lksi_program_store(const lks_program *program) { return program
 int64_t lksi_program_batch(const lks_program *program) { return program->batch; }
 
 lksi_batch_note *lksi_program_batch_note(lks_program *program) {
-    return program->n_forward < program->n_steps ? &program->store->note : NULL;
+    return program->is_training ? &program->store->note : NULL;
 }
 
 void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context) {
@@ -231,17 +232,15 @@ static lks_status run_steps(lks_program *program, size_t begin, size_t end) {
     return LKS_OK;
 }
 
-static lks_status run(lks_program *program, size_t begin, size_t end) {
+/* `label` names the pass in the timeline. */
+static lks_status run(lks_program *program, size_t begin, size_t end, const char *label) {
     int64_t section_ns = lksi_timeline_begin();
     lksi_device_enter(program->store->graph->device);
     if (program->n_swaps != program->store->n_swaps) lksi_program_bind_stored(program);
     lksi_signals_keep(true);
     lks_status status = run_steps(program, begin, end), merged = merge(program);
     lksi_signals_keep(false);
-    lksi_timeline_end(section_ns, "pass",
-                      end == program->n_forward ? "forward"
-                      : begin > 0               ? "backward"
-                                                : "both passes");
+    lksi_timeline_end(section_ns, "pass", label);
     return status != LKS_OK ? status : merged;
 }
 
@@ -295,10 +294,11 @@ static lks_status send_inputs(lks_program *program, bool are_all) {
     return LKS_OK;
 }
 
-/* The weight of the batch in the averages of buffers. 0 on an absent rank. */
+/* The weight of the batch in the averages of buffers. 0 on an absent rank. A negative factor negates the
+ * gradients alone. */
 static double buffer_weight(const lks_program *program, double factor) {
     if (program->is_absent) return 0;
-    return program->given_buffer_weight >= 0 ? program->given_buffer_weight : factor;
+    return program->given_buffer_weight >= 0 ? program->given_buffer_weight : fabs(factor);
 }
 
 static lks_status send_scalars(const lks_program *program, double factor) {
@@ -323,22 +323,22 @@ static void forget_mirrors(lks_program *program) {
 lks_status lksi_program_run(lks_program *program) {
     forget_mirrors(program);
     LKS_TRY(clear_untrained(program));
-    LKS_TRY(run(program, 0, program->n_steps));
-    program->has_run_backward = true;
+    LKS_TRY(run(program, 0, program->n_steps, "both passes"));
+    program->has_results = program->has_run_backward = true;
     return LKS_OK;
 }
 
 bool lksi_program_is_recordable(const lks_program *program) { return !program->has_host_steps && !program->is_timed; }
 
 static lks_status forward(lks_program *program) {
-    program->has_run_forward = false;
+    program->has_run_forward = program->has_results = false;
     if (program->scalars == NULL)
         LKS_TRY(check_inputs(program));
     else
         LKS_TRY(lksi_program_send(program, 1));
     forget_mirrors(program);
-    LKS_TRY(run(program, 0, program->n_forward));
-    program->has_run_forward = true;
+    LKS_TRY(run(program, 0, program->n_forward, "forward"));
+    program->has_run_forward = program->has_results = true;
     return LKS_OK;
 }
 
@@ -348,7 +348,7 @@ static lksi_scalar scalar_of(const lks_program *program, double value) {
 }
 
 static lks_status backward(lks_program *program, double factor) {
-    if (program->n_forward == program->n_steps)
+    if (!program->is_training)
         return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
     if (!program->has_run_forward) return lksi_error(LKS_ERR_STATE, "backward without a forward before it");
     if (program->n_swaps != program->store->n_swaps)
@@ -365,7 +365,7 @@ static lks_status backward(lks_program *program, double factor) {
     LKS_TRY(lksi_store_settle(program->store, -1));
     LKS_TRY(lksi_store_begin_pass(program->store));
     LKS_TRY(clear_untrained(program));
-    LKS_TRY(run(program, program->n_forward, program->n_steps));
+    LKS_TRY(run(program, program->n_forward, program->n_steps, "backward"));
     lksi_store_end_pass(program->store);
     program->has_run_backward = true;
     return LKS_OK;
@@ -415,6 +415,10 @@ static const void *read_binding(const lks_program *program, lksi_binding *bindin
 
 const void *lks_program_output(const lks_program *program, const lks_node *node) {
     if (lksi_check_given("program_output", "program", program) != LKS_OK) return NULL;
+    if (!program->has_results) {
+        (void)lksi_error(LKS_ERR_STATE, "program_output without a forward pass before it");
+        return NULL;
+    }
     return read_binding(program, find_output(program, node));
 }
 

@@ -81,12 +81,14 @@ struct lks_program {
     int64_t batch;
     lksi_scalar seed;           /* the gradient of the loss with respect to itself */
     lksi_scalar buffer_weight;  /* weight of this batch's statistics */
-    double given_buffer_weight; /* negative: use the factor of the backward pass */
+    double given_buffer_weight; /* negative: use the absolute factor of the backward pass */
     int64_t random[3];          /* key of random draws: training seed, step, index of the batch's first sample */
     /* seed, buffer_weight and random in device memory, where kernels read them; NULL if the device uses host memory */
     lksi_scalars *scalars;
     bool draws, has_random; /* the program draws dropout masks; lks_program_set_random was called */
-    bool has_run_forward, has_run_backward, is_timed;
+    bool is_training, is_timed;
+    /* has_results: the last forward pass succeeded, so that outputs can be read */
+    bool has_results, has_run_forward, has_run_backward;
     lksi_program_ranks ranks;         /* for the host steps; sum is NULL until they are set */
     bool has_host_steps, needs_ranks; /* needs_ranks: some host steps sum over the ranks */
     bool is_absent;

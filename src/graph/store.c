@@ -90,6 +90,12 @@ static lks_status make_slots(lks_store *store, lks_node *loss) {
     return status;
 }
 
+lks_status lksi_store_check_node(const lks_store *store, const lks_node *node, const char *what) {
+    LKS_TRY(lksi_node_check(node, what));
+    if (node->graph == store->graph) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s is a node of another graph than the store's", what);
+}
+
 lks_status lksi_store_check_trained(const lks_store *store) {
     return store->is_trained ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
 }

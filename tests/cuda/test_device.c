@@ -94,6 +94,23 @@ static void an_input_that_is_taken_back_is_missed(void **state) {
     destroy_product(&p);
 }
 
+static void an_output_from_the_store_is_that_of_the_forward_pass(void **state) {
+    (void)state;
+    product p = create_product();
+    lks_node *w = lks_parameter(p.graph, "v", 1, (int64_t[]){3}, (lks_initializer){LKS_INITIAL_CONSTANT, 2});
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, lks_sum(w, 0, NULL, 0), NULL));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 1, .outputs = &w, .n_outputs = 1}));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_store_write(store, 0, (float[]){3, 4, 5}));
+    const float *output = lks_program_output(program, w);
+    assert_true(output[0] == 2 && output[1] == 2 && output[2] == 2);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    destroy_product(&p);
+}
+
 /* A pipeline stage receives a gradient as such an input. */
 static void an_input_may_come_between_forward_and_backward(void **state) {
     (void)state;
@@ -161,6 +178,7 @@ int main(void) {
                                        cmocka_unit_test(a_recording_can_be_given_up),
                                        cmocka_unit_test(relu_is_run_by_the_host),
                                        cmocka_unit_test(an_input_that_is_taken_back_is_missed),
+                                       cmocka_unit_test(an_output_from_the_store_is_that_of_the_forward_pass),
                                        cmocka_unit_test(an_input_may_come_between_forward_and_backward)};
     return run_cuda_tests("cuda", tests);
 }

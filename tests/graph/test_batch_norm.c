@@ -245,8 +245,10 @@ static void evaluation_goes_by_the_running_statistics(void **state) {
     evaluate("reference", 1);
 }
 
-/* Computes the statistics of one pass over x (N,2,2), times N: the contribution to the running statistics. */
-static void take_statistics(const char *name, int is_synchronised, int is_detached, float statistics[4]) {
+/* Computes the statistics of one pass over x (N,2,2), times N: the contribution to the running statistics. `factor` is
+ * N or -N. */
+static void take_statistics(const char *name, int is_synchronised, int is_detached, double factor,
+                            float statistics[4]) {
     lks_device *device;
     lks_group *group;
     lks_store *store;
@@ -266,7 +268,7 @@ static void take_statistics(const char *name, int is_synchronised, int is_detach
     assert_ok(lks_program_set_input(program, m.x, samples));
     assert_ok(lks_program_set_input(program, m.label, labels));
     assert_ok(lks_program_forward(program));
-    assert_ok(lks_program_backward(program, 4));
+    assert_ok(lks_program_backward(program, factor));
     assert_ok(lks_store_read_gradient(store, lks_store_find(store, "bn.running_mean"), statistics));
     assert_ok(lks_store_read_gradient(store, lks_store_find(store, "bn.running_var"), statistics + 2));
     lks_program_destroy(program);
@@ -276,14 +278,23 @@ static void take_statistics(const char *name, int is_synchronised, int is_detach
     lks_group_destroy(group);
 }
 
-static void statistics_move_though_no_gradient_comes_back(void **state) {
-    (void)state;
+static void check_statistics(double factor) {
     static const float expected[4] = {6, 12, 4 * 18.0f / 7, 4 * 86.0f / 7};
     for (int i = 0; i < 8; i++) {
         float statistics[4];
-        take_statistics(i & 1 ? "cpu" : "reference", i >> 1 & 1, i >> 2, statistics);
+        take_statistics(i & 1 ? "cpu" : "reference", i >> 1 & 1, i >> 2, factor, statistics);
         for (int k = 0; k < 4; k++) assert_float_equal(statistics[k], expected[k], 1e-4);
     }
+}
+
+static void statistics_move_though_no_gradient_comes_back(void **state) {
+    (void)state;
+    check_statistics(4);
+}
+
+static void statistics_do_not_turn_with_the_loss(void **state) {
+    (void)state;
+    check_statistics(-4);
 }
 
 /* As in torch with affine=False, built by hand. */
@@ -350,6 +361,7 @@ int main(void) {
         cmocka_unit_test(synchronised_running_statistics_are_those_of_torch_on_any_number_of_ranks),
         cmocka_unit_test(evaluation_goes_by_the_running_statistics),
         cmocka_unit_test(statistics_move_though_no_gradient_comes_back),
+        cmocka_unit_test(statistics_do_not_turn_with_the_loss),
         cmocka_unit_test(buffers_that_scale_a_batch_norm_are_constants),
         cmocka_unit_test(a_running_statistic_belongs_to_one_batch_norm),
     };

@@ -5,6 +5,7 @@
 #include "graph/graph_internal.h"
 
 #include <lockstep/nn.h>
+#include <lockstep/operators.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -370,6 +371,90 @@ static void inputs_and_labels_are_checked(void **state) {
     lks_graph_destroy(f.graph);
 }
 
+static void data_for_what_is_no_input_of_the_graph_are_refused(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL)), other = build(lks_device_default(NULL));
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    assert_ok(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 2, .outputs = &f.logits, .n_outputs = 1}));
+    assert_ok(lks_program_set_input(program, f.y, labels)); /* not read, but an input of the graph */
+    assert_int_equal(lks_program_set_input(program, f.logits, features), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "the node is not an input");
+    assert_int_equal(lks_program_set_input(program, other.x, features), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "the input is a node of another graph than the store's");
+    assert_int_equal(lks_program_set_input(program, lks_relu(NULL), features), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "relu: input 0 is NULL");
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+    lks_graph_destroy(other.graph);
+}
+
+static void there_are_no_results_without_a_forward_pass(void **state) {
+    (void)state;
+    static const int32_t bad_labels[2] = {0, 3};
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    assert_ok(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = f.loss}));
+    assert_ok(lks_program_set_input(program, f.x, features));
+    const int32_t *const given[] = {NULL, labels, bad_labels, labels};
+    for (int i = 0; i < 4; i++) {
+        assert_ok(lks_program_set_input(program, f.y, given[i]));
+        bool is_run = lks_program_forward(program) == LKS_OK;
+        if (i == 3) assert_ok(lks_program_backward(program, 1));
+        assert_int_equal(is_run, i % 2);
+        assert_int_equal(lks_program_output(program, f.loss) != NULL, is_run);
+        assert_int_equal(isnan(lks_program_scalar(program, f.loss)), !is_run);
+        if (!is_run) assert_string_equal(lks_error_text(), "program_output without a forward pass before it");
+    }
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
+/* An update that was pending. */
+static lks_status settle(void *context, int index) {
+    (void)index;
+    lksi_store_set_settle(context, NULL, NULL);
+    return lks_store_write(context, 0, (float[]){5, 6});
+}
+
+static void parameters_and_buffers_are_read_as_forward_found_them(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        lks_device *device;
+        lks_store *store;
+        lks_program *program;
+        assert_ok(lks_device_create(&device, &(lks_device_options){.name = i & 1 ? "cpu" : "reference"}));
+        lks_graph *g = lks_graph_create(device);
+        lks_node *w = lks_parameter(g, "w", 2, (int64_t[]){1, 2}, (lks_initializer){LKS_INITIAL_ZERO, 0});
+        lks_node *b = lks_buffer(g, "b", 1, (int64_t[]){2}, 3, 0.1);
+        lks_node *outputs[] = {w, lks_reshape(w, 1, (int64_t[]){2}), b}, *loss = lks_sum(lks_mul(w, b), 0, NULL, 0);
+        lks_program_options options = {.batch = 1, .outputs = outputs, .n_outputs = 3, .is_training = i / 2};
+        if (options.is_training) options.loss = loss;
+        assert_ok(lks_store_create(&store, loss, NULL));
+        assert_ok(lks_program_create(&program, store, &options));
+        lksi_store_set_settle(store, settle, store);
+        assert_ok(lks_program_forward(program));
+        if (options.is_training) assert_ok(lks_program_backward(program, 1));
+        for (int k = 0; k < 2; k++) assert_ok(lks_store_write(store, k, (float[]){-1, -1}));
+        lksi_store_swap(store);
+        for (int k = 0; k < 3; k++) {
+            const float *output = lks_program_output(program, outputs[k]);
+            assert_true(output[0] == (k < 2 ? 5 : 3) && output[1] == (k < 2 ? 6 : 3));
+        }
+        lks_program_destroy(program);
+        lks_store_destroy(store);
+        lks_graph_destroy(g);
+        lks_device_destroy(device);
+    }
+}
+
 static void scalars_of_any_type_are_read_as_double(void **state) {
     (void)state;
     static const int8_t i8 = -8;
@@ -500,6 +585,9 @@ int main(void) {
         cmocka_unit_test(programs_of_several_batch_sizes_share_the_parameters),
         cmocka_unit_test(running_a_program_allocates_nothing),
         cmocka_unit_test(inputs_and_labels_are_checked),
+        cmocka_unit_test(data_for_what_is_no_input_of_the_graph_are_refused),
+        cmocka_unit_test(there_are_no_results_without_a_forward_pass),
+        cmocka_unit_test(parameters_and_buffers_are_read_as_forward_found_them),
         cmocka_unit_test(scalars_of_any_type_are_read_as_double),
         cmocka_unit_test(an_activation_runs_as_an_epilogue_of_the_product_before_it),
         cmocka_unit_test(memory_is_shared_by_what_never_lives_together),

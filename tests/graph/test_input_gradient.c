@@ -249,12 +249,48 @@ static void a_model_without_parameters_has_gradients_of_inputs(void **state) {
     }
 }
 
+static lks_status note_training(const lks_custom_call *call) {
+    *(int *)call->context = call->is_training;
+    return LKS_OK;
+}
+
+/* The gradient of the loss with respect to itself is the factor, which no kernel computes. */
+static void a_loss_that_is_an_input_has_a_backward_pass(void **state) {
+    (void)state;
+    const float number = 3;
+    int was_training = 0;
+    lks_graph *g = lks_graph_create(device);
+    lks_node *x = lks_input(g, "x", LKS_F32, 0, NULL);
+    lks_node *y =
+        lks_custom(&x, 1, &(lks_custom_options){.name = "y", .forward = note_training, .context = &was_training});
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, x, NULL));
+    assert_ok(lks_program_create(&program, store,
+                                 &(lks_program_options){.batch = 1,
+                                                        .is_training = 1,
+                                                        .loss = x,
+                                                        .outputs = &y,
+                                                        .n_outputs = 1,
+                                                        .differentiated = &x,
+                                                        .n_differentiated = 1}));
+    assert_non_null(lksi_program_batch_note(program));
+    assert_ok(lks_program_set_input(program, x, &number));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_program_backward(program, 2));
+    assert_true(*(const float *)lks_program_input_gradient(program, x) == 2 && was_training);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+}
+
 static void likewise_on_a_gpu(void **state) {
     use_gpu();
     device = create_cuda();
     an_inputs_gradient_is_that_of_a_parameter_in_its_place(state);
     stages_give_the_gradients_of_the_whole(state);
     a_model_without_parameters_has_gradients_of_inputs(state);
+    a_loss_that_is_an_input_has_a_backward_pass(state);
     lks_device_destroy(device);
     device = NULL;
 }
@@ -304,6 +340,7 @@ int main(void) {
         cmocka_unit_test(parameters_gradients_are_what_they_are_without),
         cmocka_unit_test(stages_give_the_gradients_of_the_whole),
         cmocka_unit_test(a_model_without_parameters_has_gradients_of_inputs),
+        cmocka_unit_test(a_loss_that_is_an_input_has_a_backward_pass),
         cmocka_unit_test(likewise_on_a_gpu),
         cmocka_unit_test(what_is_no_input_of_the_loss_is_refused),
     };
