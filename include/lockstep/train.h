@@ -206,8 +206,8 @@ LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
 
 /* --- files ---
  * All files are safetensors. Tensors are row-major and have the names of parameters and buffers.
- * A file is written under a temporary name beside `path` and then renamed. "__metadata__" holds the SHA-256 of the
- * data. It is verified before anything is overwritten.
+ * A file is written under a temporary name beside `path` and then renamed. It has the permissions of a file that it
+ * replaces. "__metadata__" holds the SHA-256 of the data. It is verified before anything is overwritten.
  * Errors:     LKS_ERR_FILE: the file cannot be read or written. LKS_ERR_FORMAT: not a safetensors file, truncated,
  *             damaged, other shapes, a missing name, or an unknown name. The text names file and entry. */
 
