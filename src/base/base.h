@@ -91,6 +91,7 @@ static inline size_t lksi_least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* --- log --- */
 bool lksi_log_is_on(lks_log_level level); /* whether a line of that level is written */
+/* A line that is too long loses its middle. */
 void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);
 /* From now on `line_writer` gets the lines, each with its newline. NULL: they go to stderr. */
 void lksi_log_set_writer(void (*line_writer)(const char *line));
@@ -177,7 +178,8 @@ lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size
 lks_status lksi_file_read_text(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* The same for any file with an end, also a pipe or a terminal. It waits for the writer. */
 lks_status lksi_file_read_any(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
-/* Writes a temporary file beside `path`, syncs it and renames it to `path`: a reader sees the old or the new file. */
+/* Writes a temporary file beside `path`, syncs it and renames it to `path`: a reader sees the old or the new file.
+ * The new file has the permissions of the old one. */
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes);
 /* Opens a file for writing, truncated or for appending. A FIFO without a reader is an error, not a wait. */
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
@@ -211,6 +213,10 @@ lks_status lksi_json_read(const char *path, size_t max_nbytes, struct cJSON **js
 lks_status lksi_json_write(const struct cJSON *object, const char *path);
 
 /* --- hashing and secrets (libcrypto) --- */
+/* Initialises libcrypto so that exit() does not free its state. The functions below call this. It has no effect on
+ * exit() after another library has initialised libcrypto, so it precedes such calls of the library's own. False:
+ * libcrypto cannot be used, or its state was freed. */
+bool lksi_libcrypto_open(void);
 enum { LKSI_SHA256_NBYTES = 32, LKSI_SHA256_HEX_NBYTES = 2 * LKSI_SHA256_NBYTES + 1 };
 typedef struct lksi_sha256 lksi_sha256;
 lks_status lksi_sha256_create(lksi_sha256 **hash);
@@ -240,6 +246,9 @@ double lksi_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 uint64_t lksi_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound);
 
 /* --- text --- */
+/* vsnprintf that cuts the middle of a text that is too long, because the reason stands at the end, after a long path.
+ */
+void lksi_format(char *text, size_t text_nbytes, const char *format, va_list arguments) LKS_PRINTF(3, 0);
 /* snprintf at the end of `text`. The buffer has `text_nbytes` bytes, including the NUL. What does not fit is cut. */
 void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
 bool lksi_begins_with(const char *text, const char *start);

@@ -1,48 +1,19 @@
 /* SHA-256 and secrets by OpenSSL's libcrypto, which uses the CPU's instructions for them if there are any. FNV-1a for
  * fingerprints. */
-#define _GNU_SOURCE /* locks that let writers first */
 #include "base/base.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <time.h>
-
-/* --- the end of the process ---
- * exit() frees libcrypto's state while threads of the library may still be using it: one that runs a handshake, or one
- * that writes a checkpoint. So an exit handler takes this lock for writing before that and never releases it. */
-
-static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
-static pthread_once_t gate_once = PTHREAD_ONCE_INIT;
-
-/* Waits at most a second: a forked child has inherited the read locks of threads that it does not have. */
-static void close_gate(void) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
-    (void)pthread_rwlock_timedwrlock(&gate, &until);
-}
-
-/* Exit handlers run in reverse order of registration, so libcrypto must register its own first. */
-static void prepare_gate(void) {
-    (void)OPENSSL_init_crypto(OPENSSL_INIT_ADD_ALL_DIGESTS, NULL);
-    (void)atexit(close_gate);
-}
-
-/* False on the thread that has closed the gate. That thread may use libcrypto without the lock. */
-static bool enter_gate(void) {
-    pthread_once(&gate_once, prepare_gate);
-    return pthread_rwlock_rdlock(&gate) == 0;
-}
-
-static void leave_gate(bool has_entered) {
-    if (has_entered) pthread_rwlock_unlock(&gate);
-}
 
 /* --- libcrypto --- */
+
+/* Without NO_ATEXIT, exit() would free libcrypto's state. Threads of the library may still be using it then: one that
+ * runs a handshake, or one that writes a checkpoint. A later exit handler of the program may save a checkpoint, too. */
+bool lksi_libcrypto_open(void) {
+    return OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT | OPENSSL_INIT_ADD_ALL_DIGESTS, NULL) == 1;
+}
 
 struct lksi_sha256 {
     EVP_MD_CTX *context;
@@ -55,30 +26,23 @@ static lks_status failed(const char *what) {
 lks_status lksi_sha256_create(lksi_sha256 **hash) {
     lksi_sha256 *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
-    bool has_entered = enter_gate();
-    created->context = EVP_MD_CTX_new();
-    bool is_ready = created->context != NULL && EVP_DigestInit_ex(created->context, EVP_sha256(), NULL) == 1;
-    if (!is_ready) EVP_MD_CTX_free(created->context);
-    leave_gate(has_entered);
-    if (is_ready) {
+    if (lksi_libcrypto_open()) created->context = EVP_MD_CTX_new();
+    if (created->context != NULL && EVP_DigestInit_ex(created->context, EVP_sha256(), NULL) == 1) {
         *hash = created;
         return LKS_OK;
     }
+    EVP_MD_CTX_free(created->context);
     lksi_free(created);
     return failed("hash by SHA-256");
 }
 
 void lksi_sha256_update(lksi_sha256 *hash, const void *data, size_t nbytes) {
-    bool has_entered = enter_gate();
     (void)EVP_DigestUpdate(hash->context, data, nbytes); /* cannot fail after lksi_sha256_create */
-    leave_gate(has_entered);
 }
 
 void lksi_sha256_finish(lksi_sha256 *hash, unsigned char digest[LKSI_SHA256_NBYTES]) {
-    bool has_entered = enter_gate();
     (void)EVP_DigestFinal_ex(hash->context, digest, NULL);
     EVP_MD_CTX_free(hash->context);
-    leave_gate(has_entered);
     lksi_free(hash);
 }
 
@@ -90,17 +54,14 @@ void lksi_sha256_finish_hex(lksi_sha256 *hash, char hex[LKSI_SHA256_HEX_NBYTES])
 
 lks_status lksi_hmac_sha256(const unsigned char *key, size_t key_nbytes, const void *data, size_t nbytes,
                             unsigned char code[LKSI_SHA256_NBYTES]) {
-    bool has_entered = enter_gate();
-    bool is_done = HMAC(EVP_sha256(), key, (int)key_nbytes, data, nbytes, code, NULL) != NULL;
-    leave_gate(has_entered);
+    bool is_done = lksi_libcrypto_open() && HMAC(EVP_sha256(), key, (int)key_nbytes, data, nbytes, code, NULL) != NULL;
     return is_done ? LKS_OK : failed("authenticate by HMAC-SHA-256");
 }
 
 bool lksi_secrets_are_equal(const void *a, const void *b, size_t nbytes) { return CRYPTO_memcmp(a, b, nbytes) == 0; }
 
 lks_status lksi_random_secret(unsigned char *secret, size_t nbytes) {
-    bool has_entered = enter_gate(), is_drawn = RAND_bytes(secret, (int)nbytes) == 1;
-    leave_gate(has_entered);
+    bool is_drawn = lksi_libcrypto_open() && RAND_bytes(secret, (int)nbytes) == 1;
     return is_drawn ? LKS_OK : failed("draw a secret");
 }
 

@@ -40,7 +40,7 @@ void lksi_log(lks_log_level level, const char *format, ...) {
     char text[1024], line[1200];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    lksi_format(text, sizeof text, format, arguments);
     va_end(arguments);
     char rank[LKSI_RANK_PREFIX_NBYTES];
     lksi_rank_prefix(text, rank);

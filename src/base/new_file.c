@@ -120,14 +120,22 @@ static int open_own(char *name, size_t name_nbytes, const char *path) {
     return descriptor;
 }
 
+/* The permissions of a file that is replaced stay: they may hide it from others. */
+static lks_status keep_permissions(const lksi_new_file *file) {
+    enum { PERMISSIONS = 0777 };
+    struct stat old, own;
+    if (stat(file->path, &old) != 0 || fstat(file->descriptor, &own) != 0) return LKS_OK;
+    if (((old.st_mode ^ own.st_mode) & PERMISSIONS) == 0) return LKS_OK; /* a file system may have only one mode */
+    return fchmod(file->descriptor, old.st_mode & PERMISSIONS) == 0 ? LKS_OK : lksi_error_file(file->path);
+}
+
 static lks_status open_file(lksi_new_file *file, size_t name_nbytes) {
     snprintf(file->temporary, name_nbytes, "%s.tmp", file->path);
     file->descriptor = open_locked(file->temporary);
     if (file->descriptor < 0) file->descriptor = open_own(file->temporary, name_nbytes, file->path);
     if (file->descriptor < 0) return lksi_error_file(file->path);
-    if (ftruncate(file->descriptor, 0) == 0) return LKS_OK;
-    lks_status status = lksi_error_file(file->path);
-    unlink(file->temporary);
+    lks_status status = ftruncate(file->descriptor, 0) == 0 ? keep_permissions(file) : lksi_error_file(file->path);
+    if (status != LKS_OK) unlink(file->temporary);
     return status;
 }
 

@@ -7,7 +7,7 @@
 enum { ROUNDS = 10 };
 __extension__ typedef unsigned __int128 wide128;
 
-void lks_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < ROUNDS; round++) {
@@ -23,10 +23,16 @@ void lks_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
+void lks_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+    if (lksi_check_given("philox", "counter", counter) == LKS_OK && lksi_check_given("philox", "key", key) == LKS_OK &&
+        lksi_check_given("philox", "out", out) == LKS_OK)
+        philox(counter, key, out);
+}
+
 static void draw(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]) {
     uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    lks_philox(counter, key, out);
+    philox(counter, key, out);
 }
 
 uint32_t lksi_random_u32(uint64_t seed, uint64_t stream, uint64_t index) {

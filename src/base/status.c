@@ -35,31 +35,11 @@ static void drop_signs_of_nan(char *text) {
         if (!isalnum((unsigned char)at[5])) memmove(at + 1, at + 2, strlen(at + 2) + 1);
 }
 
-/* vsnprintf that cuts the middle of a text that is too long, because the reason stands at the end, after a long path.
- */
-LKS_PRINTF(3, 0)
-static void format_text(char *text, size_t text_nbytes, const char *format, va_list arguments) {
-    static const char gap[] = "...";
-    va_list again;
-    va_copy(again, arguments);
-    int length = vsnprintf(text, text_nbytes, format, arguments);
-    /* malloc, so that an error text does not count as an allocation. Without memory the end of the text is lost. */
-    char *whole = length >= 0 && (size_t)length >= text_nbytes ? malloc((size_t)length + 1) : NULL;
-    if (whole != NULL) {
-        size_t begin_nbytes = (text_nbytes - sizeof gap) / 2, end_nbytes = text_nbytes - sizeof gap - begin_nbytes;
-        vsnprintf(whole, (size_t)length + 1, format, again);
-        memcpy(text + begin_nbytes, gap, sizeof gap - 1);
-        memcpy(text + text_nbytes - 1 - end_nbytes, whole + (size_t)length - end_nbytes, end_nbytes + 1);
-    }
-    free(whole);
-    va_end(again);
-}
-
 LKS_PRINTF(1, 0)
 static void set_error_text(const char *format, va_list arguments) {
     /* Formatted into a local buffer first, because an argument may be the old error text itself. */
     char text[sizeof error_text];
-    format_text(text, sizeof text, format, arguments);
+    lksi_format(text, sizeof text, format, arguments);
     drop_signs_of_nan(text);
     memcpy(error_text, text, sizeof text);
     n_errors++;
@@ -101,7 +81,7 @@ lks_status(lksi_error_errno)(const char *format, ...) {
     char text[768], reason[LKSI_ERRNO_TEXT_NBYTES];
     va_list arguments;
     va_start(arguments, format);
-    format_text(text, sizeof text, format, arguments);
+    lksi_format(text, sizeof text, format, arguments);
     va_end(arguments);
     lksi_errno_describe(saved, reason);
     return lksi_error(LKS_ERR_SYSTEM, "%s: %s", text, reason);
@@ -128,7 +108,7 @@ lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const
     char what[256];
     va_list arguments;
     va_start(arguments, format);
-    format_text(what, sizeof what, format, arguments);
+    lksi_format(what, sizeof what, format, arguments);
     va_end(arguments);
     return lksi_error(known, "%s returned %d (%s)", what, (int)status, lks_status_text(status));
 }

@@ -1,9 +1,26 @@
-/* Text: appending, parsing of numbers, UTF-8. */
+/* Text: formatting, appending, parsing of numbers, UTF-8. */
 #include "base/base.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+void lksi_format(char *text, size_t text_nbytes, const char *format, va_list arguments) {
+    static const char gap[] = "...";
+    va_list again;
+    va_copy(again, arguments);
+    int length = vsnprintf(text, text_nbytes, format, arguments);
+    /* malloc, so that an error text does not count as an allocation. Without memory the end of the text is lost. */
+    char *whole = length >= 0 && (size_t)length >= text_nbytes ? malloc((size_t)length + 1) : NULL;
+    if (whole != NULL) {
+        size_t begin_nbytes = (text_nbytes - sizeof gap) / 2, end_nbytes = text_nbytes - sizeof gap - begin_nbytes;
+        vsnprintf(whole, (size_t)length + 1, format, again);
+        memcpy(text + begin_nbytes, gap, sizeof gap - 1);
+        memcpy(text + text_nbytes - 1 - end_nbytes, whole + (size_t)length - end_nbytes, end_nbytes + 1);
+    }
+    free(whole);
+    va_end(again);
+}
 
 void lksi_append(char *text, size_t text_nbytes, const char *format, ...) {
     if (text_nbytes == 0) return;

@@ -8,8 +8,8 @@
  * are formatted in memory and written by one call, so a rank that is killed almost never leaves half of one.
  *
  * A process is no rank before lks_init, and its events wait in the recorder. If they fill it, or if the process exits,
- * they go to DIR/process<PID>.json. So do those of a launcher and of a user's forked child, which must not overwrite
- * the file of the rank that it comes from.
+ * they go to DIR/process<PID>.json. So do those of a launcher and of whatever a rank forks, which must not replace the
+ * file of the rank that it comes from.
  *
  * Source:     "Trace Event Format", the description with Chrome's trace viewer. */
 #define _GNU_SOURCE /* gettid */
@@ -57,36 +57,48 @@ typedef struct recorder {
 } recorder;
 
 atomic_int lksi_timeline_state = LKSI_TIMELINE_UNKNOWN;
-static const char *directory; /* of LOCKSTEP_TIMELINE */
+static const char *directory; /* of LOCKSTEP_TIMELINE, absolute */
 static int64_t zero_ns;       /* by lksi_now_ns: where the timeline's clock is 0 */
 static recorder *recorders;
 static pthread_mutex_t recorders_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 static _Thread_local recorder *own_recorder;
 static _Thread_local int own_thread_rank;
-static bool is_forked; /* threads are not the ranks that their parent's thread was */
+static bool is_child_of_rank; /* a process that a rank has forked; it is never a rank itself */
 
 /* --- the environment --- */
 
-/* The timeline's clock is the real time, so that hosts with synchronised clocks agree. It counts from the last multiple
- * of 10^6 s (11 days): a double, in which viewers store microseconds, would round the time since 1970 to 250 ns. */
+/* The timeline's clock is the real time, so that hosts with synchronised clocks agree. It counts from 2026: a double,
+ * in which viewers store microseconds, would round the time since 1970 to 250 ns. */
 static int64_t find_zero_ns(void) {
-    enum { PERIOD_S = 1000000 };
+    enum { BEGIN_OF_2026_S = 1767225600 };
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return lksi_now_ns() - (now.tv_sec % PERIOD_S * 1000000000 + now.tv_nsec);
+    return lksi_now_ns() - ((now.tv_sec - BEGIN_OF_2026_S) * 1000000000 + now.tv_nsec);
 }
 
-/* A forked child must not write its parent's events again. */
+/* A forked child must not write its parent's events again, nor its parent's file. */
 static void forget_all(void) {
+    if (lksi_own_rank() >= 0) is_child_of_rank = true;
+    for (const recorder *r = recorders; r != NULL; r = r->next)
+        if (r->rank >= 0) is_child_of_rank = true;
     pthread_mutex_init(&recorders_mutex, NULL);
     recorders = NULL;
     own_recorder = NULL;
-    is_forked = true;
+}
+
+/* The program may change its working directory before it opens a file. */
+static const char *find_directory(void) {
+    static char absolute[2 * LKSI_PATH_NBYTES];
+    char here[LKSI_PATH_NBYTES];
+    const char *given = lksi_variable("LOCKSTEP_TIMELINE");
+    if (given == NULL || given[0] == '/' || getcwd(here, sizeof here) == NULL) return given;
+    snprintf(absolute, sizeof absolute, "%s/%s", here, given);
+    return absolute;
 }
 
 static void read_environment(void) {
-    directory = lksi_variable("LOCKSTEP_TIMELINE");
+    directory = find_directory();
     zero_ns = find_zero_ns();
     if (directory != NULL) {
         pthread_atfork(NULL, NULL, forget_all);
@@ -160,11 +172,21 @@ static lks_status find_path(recorder *r) {
                      is_first ? "" : generation);
 }
 
+/* A file that exists is replaced, not written: it may be one that another process writes, or a FIFO without a reader.
+ */
 static lks_status open_file(recorder *r) {
     LKS_TRY(find_path(r));
     if (mkdir(directory, 0777) != 0 && errno != EEXIST) return lksi_error_file(directory);
-    r->file = open(r->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    do {
+        if (unlink(r->path) != 0 && errno != ENOENT) return lksi_error_file(r->path);
+        r->file = open(r->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (r->file < 0 && errno == EEXIST); /* a process that opens it at the same time */
     return r->file >= 0 ? LKS_OK : lksi_error_file(r->path);
+}
+
+static lks_status check_file(const recorder *r) {
+    if (lksi_file_is_still_named(r->file, r->path)) return LKS_OK;
+    return lksi_error(LKS_ERR_FILE, "%s: removed, or replaced by another process", r->path);
 }
 
 static bool write_at(const recorder *r, off_t at, const char *text, size_t nbytes) {
@@ -193,7 +215,7 @@ static lks_status append(recorder *r, const char *text, size_t nbytes) {
 static lks_status write_events(recorder *r) {
     char *text = NULL;
     size_t nbytes = 0;
-    if (r->file < 0) LKS_TRY(open_file(r));
+    LKS_TRY(r->file < 0 ? open_file(r) : check_file(r));
     FILE *memory = open_memstream(&text, &nbytes);
     if (memory == NULL) return lksi_error_file(r->path);
     if (r->end == 0) put_title(memory, r);
@@ -255,7 +277,7 @@ static recorder *create_recorder(int thread_rank) {
         return NULL;
     }
     created->thread_rank = thread_rank;
-    created->rank = is_forked ? -1 : thread_rank;
+    created->rank = thread_rank;
     created->file = -1;
     created->flushed_ns = lksi_now_ns();
     pthread_mutex_init(&created->mutex, NULL);
@@ -291,7 +313,7 @@ static void name_thread(recorder *r) {
 
 /* The recorder of this thread's rank, locked and with room for two events. NULL: none. */
 static recorder *lock_recorder(bool *is_new) {
-    int rank = lksi_own_rank();
+    int rank = is_child_of_rank ? -1 : lksi_own_rank();
     *is_new = own_recorder == NULL || own_thread_rank != rank;
     if (*is_new) own_recorder = find_recorder(rank);
     own_thread_rank = rank;
@@ -334,7 +356,7 @@ void lks_timeline_end(int64_t began_ns, const char *name) {
 /* The file of a recorder that had no rank remains, with what was written to it. */
 static void set_rank(recorder *r) {
     int rank = r->thread_rank >= 0 ? r->thread_rank : lksi_process_rank();
-    if (r->rank >= 0) return;
+    if (r->rank >= 0 || is_child_of_rank) return;
     r->rank = rank >= 0 ? rank : 0;
     if (r->file < 0) return;
     close(r->file);

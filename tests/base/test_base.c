@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <openssl/crypto.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,6 +28,9 @@ static void philox_matches_the_published_vectors(void **state) {
     for (int i = 0; i < 3; i++) {
         uint32_t out[4];
         lks_philox(vectors[i], vectors[i] + 4, out);
+        assert_memory_equal(out, vectors[i] + 6, sizeof out);
+        lks_philox(NULL, vectors[i] + 4, out);
+        assert_string_equal(lks_error_text(), "philox: `counter` is NULL");
         assert_memory_equal(out, vectors[i] + 6, sizeof out);
     }
 }
@@ -161,6 +166,21 @@ static void an_error_that_is_too_long_keeps_both_ends(void **state) {
     }
 }
 
+static void log_a_long_line(void) {
+    static char path[5000];
+    memset(path, 'p', sizeof path - 1);
+    lksi_log(LKS_LOG_ERROR, "%s: the reason", path);
+}
+
+static void a_line_of_the_log_that_is_too_long_keeps_both_ends(void **state) {
+    (void)state;
+    char text[2048];
+    read_lines(log_a_long_line, text, sizeof text);
+    assert_non_null(strstr(text, "error: pp"));
+    assert_non_null(strstr(text, "pp...pp"));
+    assert_non_null(strstr(text, "p: the reason\n"));
+}
+
 static void allocations_are_counted_and_can_be_made_to_fail(void **state) {
     (void)state;
     int64_t held = lks_memory_nbytes(), made = lks_memory_allocation_count();
@@ -273,7 +293,7 @@ static void sha256_matches_the_standard(void **state) {
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"); /* FIPS 180-2, B.1 */
 }
 
-/* exit() tears libcrypto down while other threads use it. */
+/* exit() would tear libcrypto down while other threads use it. */
 static void hash_for_ever(void *nothing) {
     (void)nothing;
     unsigned char code[LKSI_SHA256_NBYTES];
@@ -294,6 +314,58 @@ static void a_process_may_end_while_a_thread_hashes(void **state) {
         assert_int_equal(waitpid(pid, &ended, 0), pid);
         assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
     }
+}
+
+static atomic_bool is_hashing, is_exiting;
+static lksi_thread *hashing;
+
+static void hash_until_exit(void *nothing) {
+    (void)nothing;
+    unsigned char code[LKSI_SHA256_NBYTES];
+    while (!atomic_load(&is_exiting)) {
+        (void)lksi_hmac_sha256((const unsigned char *)"key", 3, "text", 4, code);
+        atomic_store(&is_hashing, true);
+    }
+}
+
+/* Exits with the status of a hash. */
+static void hash_at_exit(void) {
+    unsigned char code[LKSI_SHA256_NBYTES];
+    atomic_store(&is_exiting, true);
+    lksi_thread_join(hashing);
+    _exit((int)lksi_hmac_sha256((const unsigned char *)"key", 3, "text", 4, code));
+}
+
+static void start_hashing(void) {
+    if (lksi_thread_create(&hashing, hash_until_exit, NULL, "hash") != LKS_OK) _exit(99);
+    while (!atomic_load(&is_hashing)) lksi_sleep_ns(LKSI_NS_PER_MS);
+}
+
+/* libcrypto's own exit handler then runs before hash_at_exit. */
+static void initialise_as_another_library(void) {
+    if (OPENSSL_init_crypto(OPENSSL_INIT_ADD_ALL_DIGESTS, NULL) != 1) _exit(99);
+}
+
+static lks_status status_of_hash_at_exit(void (*prepare)(void)) {
+    int ended;
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(60);
+        atexit(hash_at_exit);
+        prepare();
+        exit(0);
+    }
+    assert_int_equal(waitpid(pid, &ended, 0), pid);
+    assert_true(WIFEXITED(ended));
+    return (lks_status)WEXITSTATUS(ended);
+}
+
+/* Must be the first test: the process itself must not have initialised libcrypto. */
+static void an_exit_handler_may_hash_and_wait_for_a_thread_that_hashes(void **state) {
+    (void)state;
+    assert_int_equal(status_of_hash_at_exit(start_hashing), LKS_OK);
+    lks_status status = status_of_hash_at_exit(initialise_as_another_library);
+    assert_true(status == LKS_ERR_SYSTEM || status == LKS_OK); /* OK: an OpenSSL without an exit handler */
 }
 
 static void an_output_that_would_block_is_refused(void **state) {
@@ -367,6 +439,7 @@ static void characters_are_measured_within_their_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_exit_handler_may_hash_and_wait_for_a_thread_that_hashes),
         cmocka_unit_test(philox_matches_the_published_vectors),
         cmocka_unit_test(normal_draws_have_mean_0_and_variance_1),
         cmocka_unit_test(every_status_has_a_text),
@@ -374,6 +447,7 @@ int main(void) {
         cmocka_unit_test(a_line_of_a_rank_begins_with_it),
         cmocka_unit_test(an_error_shows_nan_without_a_sign),
         cmocka_unit_test(an_error_that_is_too_long_keeps_both_ends),
+        cmocka_unit_test(a_line_of_the_log_that_is_too_long_keeps_both_ends),
         cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),
         cmocka_unit_test(a_file_is_written_whole_and_read_back),
         cmocka_unit_test(a_gzip_file_is_read_whole_whatever_length_it_states),

@@ -115,6 +115,21 @@ static void what_bears_the_temporary_name_and_is_no_file_is_left_alone(void **st
     }
 }
 
+static void permissions_stay(void **state) {
+    (void)state;
+    static const mode_t modes[] = {0600, 0666, 0640};
+    struct stat info;
+    write_plainly(path, "old");
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        assert_int_equal(chmod(path, modes[i]), 0);
+        assert_ok(lksi_file_write_atomic(path, "new", 3));
+        assert_holds(path, "new");
+        assert_int_equal(stat(path, &info), 0);
+        assert_int_equal(info.st_mode & 0777, modes[i]);
+    }
+    assert_nothing_else_is_left();
+}
+
 /* The chain has two links, a relative and an absolute one. The target first does not exist, then does. */
 static void a_link_stays_and_what_it_leads_to_is_written(void **state) {
     (void)state;
@@ -182,6 +197,7 @@ int main(void) {
         cmocka_unit_test(two_writers_never_mix_and_the_last_to_end_stays),
         cmocka_unit_test(a_discarded_file_leaves_nothing),
         cmocka_unit_test(what_bears_the_temporary_name_and_is_no_file_is_left_alone),
+        cmocka_unit_test(permissions_stay),
         cmocka_unit_test(a_link_stays_and_what_it_leads_to_is_written),
         cmocka_unit_test(large_files_hold_what_was_written),
     };

@@ -5,8 +5,10 @@
 #include "comm/comm.h"
 #include "launch/launch.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char directory[] = "/tmp/lockstep-timeline-XXXXXX";
@@ -60,8 +62,43 @@ static void test_threads(void **state) {
     each_rank_and_the_launcher_have_a_file(LKS_THREADS, "launches threads");
 }
 
+static void *record_in_thread(void *name) {
+    record(name);
+    return NULL;
+}
+
+/* A child of rank 1 records on a thread of its own and on ranks of its own. */
+static int fork_and_record(void *child) {
+    lks_group *world;
+    int status = 1;
+    if (lks_init(&world, NULL) != LKS_OK) return 1;
+    if (lks_group_rank(world) == 1 && (*(pid_t *)child = fork()) == 0) {
+        pthread_t thread;
+        record("child begins");
+        pthread_create(&thread, NULL, record_in_thread, (void *)"thread of the child");
+        pthread_join(thread, NULL);
+        record("child ends");
+        lksi_timeline_flush();
+        _exit(0);
+    }
+    bool is_good = lks_group_rank(world) != 1 || (waitpid(*(pid_t *)child, &status, 0) > 0 && status == 0);
+    lks_group_destroy(world);
+    return is_good ? 0 : 1;
+}
+
+static void test_child_of_rank(void **state) {
+    (void)state;
+    char process[64];
+    pid_t child;
+    assert_ok(lks_spawn(2, LKS_THREADS, fork_and_record, &child));
+    snprintf(process, sizeof process, "process%d.json", (int)child);
+    file_has(process, "child begins", "child ends");
+    file_has(process, "child begins", "thread of the child");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_processes), cmocka_unit_test(test_threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_processes), cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_child_of_rank)};
     if (mkdtemp(directory) == NULL || setenv("LOCKSTEP_TIMELINE", directory, 1) != 0) return 1;
     int n_failed = run_group(tests);
     char command[64];

@@ -38,6 +38,7 @@ static void load_curl(void) {
     void *const pointers[] = {FUNCTIONS(POINTER)};
 #undef POINTER
     curl.status = lksi_library_load("libcurl.so.4", "libcurl4", names, pointers, sizeof names / sizeof *names);
+    (void)lksi_libcrypto_open(); /* before libcurl initialises libcrypto */
     if (curl.status == LKS_OK && curl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         curl.status = lksi_error(LKS_ERR_SYSTEM, "libcurl cannot be initialised");
     if (curl.status != LKS_OK) snprintf(curl.error, sizeof curl.error, "%s", lksi_error_text());
