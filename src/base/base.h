@@ -90,6 +90,9 @@ static inline size_t lksi_type_nbytes(lks_type type) {
 static inline size_t lksi_least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* --- log --- */
+/* Prints a line, with a newline, to stderr by one write, so that lines of several ranks do not mix. (fprintf to stderr
+ * makes a write of every 128 bytes in glibc 2.37 and later.) */
+void lksi_say(const char *format, ...) LKS_PRINTF(1, 2);
 bool lksi_log_is_on(lks_log_level level); /* whether a line of that level is written */
 /* A line that is too long loses its middle. */
 void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);

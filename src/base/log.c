@@ -11,6 +11,16 @@ static atomic_int current_level = LKS_LOG_WARNING;
 static void (*writer)(const char *line); /* NULL: stderr */
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
+void lksi_say(const char *format, ...) {
+    char line[3 * LKSI_PATH_NBYTES]; /* some lines name two files */
+    va_list arguments;
+    va_start(arguments, format);
+    lksi_format(line, sizeof line - 1, format, arguments);
+    va_end(arguments);
+    strcat(line, "\n");
+    fputs(line, stderr);
+}
+
 static void read_environment(void) {
     const char *wanted = lksi_variable("LOCKSTEP_LOG");
     if (wanted == NULL) return;
@@ -19,8 +29,8 @@ static void read_environment(void) {
         atomic_store(&current_level, level);
         return;
     }
-    fprintf(stderr, "lockstep[%d] warning: LOCKSTEP_LOG '%s' is not one of error, warning, info, debug\n",
-            (int)getpid(), wanted);
+    lksi_say("lockstep[%d] warning: LOCKSTEP_LOG '%s' is not one of error, warning, info, debug", (int)getpid(),
+             wanted);
 }
 
 void lks_log_set_level(lks_log_level level) {

@@ -121,9 +121,9 @@ int lks_report(lks_status status, const char *file, int line) {
     int first_line = (int)strcspn(text, "\n"); /* further lines are a table */
     /* File and line help the author of the program. They do not help a user who mistyped a path. */
     if (status == LKS_ERR_FILE || status == LKS_ERR_FORMAT || file == NULL)
-        fprintf(stderr, "lockstep: %s%s\n", rank, text);
+        lksi_say("lockstep: %s%s", rank, text);
     else
-        fprintf(stderr, "lockstep: %s%.*s [%s:%d]%s\n", rank, first_line, text, file, line, text + first_line);
+        lksi_say("lockstep: %s%.*s [%s:%d]%s", rank, first_line, text, file, line, text + first_line);
     return 1;
 }
 

@@ -25,7 +25,7 @@ static void print_help(FILE *to) {
 }
 
 static int refuse(const char *name) {
-    fprintf(stderr, "lockstep: unknown command '%s'; see lockstep --help\n", name);
+    lksi_say("lockstep: unknown command '%s'; see lockstep --help", name);
     return LKSI_EXIT_USAGE;
 }
 

@@ -44,9 +44,10 @@ void lksi_download_progress_end(lksi_download_progress *progress) {
 void lksi_download_progress_say(lksi_download_progress *progress, const char *format, ...) {
     if (!progress->is_shown) return;
     lksi_download_progress_end(progress);
+    char text[2 * LKSI_PATH_NBYTES];
     va_list arguments;
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    lksi_format(text, sizeof text, format, arguments);
     va_end(arguments);
+    lksi_say("%s", text);
 }
