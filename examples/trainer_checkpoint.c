@@ -58,12 +58,13 @@ lks_status trainer_checkpoint_begin(trainer_progress *p) {
                                    &(lks_checkpointer_options){.every = flags->checkpoint_every, .keep = flags->keep});
 }
 
-/* Status 2, with which no launcher restarts a run, where the next world would only fail again. A checkpoint of another
- * run never fits. In the first world this also holds for files that the command line names, and for a directory that
- * belongs to another run: the next world would continue that run as its own. */
+/* Status 2, with which no launcher restarts a run, where the next world would only fail again: files that the command
+ * line names are not there, damaged or of another run, or the directory belongs to another run, which the next world
+ * would continue as its own. A later world may fit again with more ranks. */
 int trainer_checkpoint_exit_code(lks_status status) {
-    if (status == LKS_ERR_ARGUMENT) return 2;
-    return !is_restarted() && (status == LKS_ERR_STATE || status == LKS_ERR_FILE || status == LKS_ERR_FORMAT) ? 2 : 1;
+    const int is_of_files =
+        status == LKS_ERR_ARGUMENT || status == LKS_ERR_STATE || status == LKS_ERR_FILE || status == LKS_ERR_FORMAT;
+    return is_of_files && !is_restarted() ? 2 : 1;
 }
 
 /* --- during the run --- */

@@ -316,13 +316,14 @@ LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *optio
 
 /* Checks that no rank's gradients contain NaN or infinity. Call it before a step, which would spread them to all ranks.
  *
- * It checks the gradients that the last backward pass left in the store, or that were written by hand. It reads all
- * gradients once. Gradients that a step or lks_distributed_optimizer_accumulate has used are not read: a rank without
- * samples has no others. `step` is only used in the text. Ranks may pass different numbers. Attached programs
- * (lks_distributed_optimizer_attach) cannot be checked: their gradients belong to the step when the pass ends.
+ * It checks the gradients that the last backward pass left in the store, also if they were accumulated since, or that
+ * were written by hand. It reads all gradients once. Gradients that a step has used are not read: a rank without
+ * samples has no others. Pieces that were accumulated before the last one are not checked. `step` is only used in the
+ * text. Ranks may pass different numbers. Attached programs (lks_distributed_optimizer_attach) cannot be checked: their
+ * gradients belong to the step when the pass ends.
  * Collective: all ranks call it.
  * Errors:     LKS_ERR_NUMERIC: on all ranks. The text names step, rank and parameter. The group remains usable. The
- *             pass counts as used on all ranks, as by a step that was refused. */
+ *             pass counts as used on all ranks, and accumulated pieces are dropped, as by a step that was refused. */
 LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
 
 /* --- programs with synchronised batch norms (lks_batch_norm_with) --- */

@@ -265,7 +265,7 @@ LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, cons
  * Errors:     as at "files" above.
  *             LKS_ERR_ARGUMENT: seed, rule, grains, steps_per_epoch, global_batch, data_hash or a line of options
  *             differs. The text names it. Or an intact file belongs to another model (other entries or shapes) or
- * another version. Nothing is overwritten. */
+ *             another version. Nothing is overwritten. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
 /* Save and load a checkpoint for a custom training loop.
  *

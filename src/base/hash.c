@@ -15,12 +15,19 @@ bool lksi_libcrypto_open(void) {
     return OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT | OPENSSL_INIT_ADD_ALL_DIGESTS, NULL) == 1;
 }
 
+/* The first initialisation in the process counts, so it comes before those of other libraries. */
+__attribute__((constructor)) static void keep_libcrypto(void) {
+    (void)OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
+}
+
 struct lksi_sha256 {
     EVP_MD_CTX *context;
 };
 
 static lks_status failed(const char *what) {
-    return lksi_error(LKS_ERR_SYSTEM, "libcrypto cannot %s (out of memory, or its configuration forbids it)", what);
+    return lksi_error(
+        LKS_ERR_SYSTEM,
+        "libcrypto cannot %s (out of memory, its configuration forbids it, or the program has shut it down)", what);
 }
 
 lks_status lksi_sha256_create(lksi_sha256 **hash) {

@@ -83,9 +83,9 @@ static lks_status follow_links(const char *path, char **target) {
 }
 
 /* Opens without truncating, because the file may be another writer's. Refuses anything but a regular file. */
-static int open_temporary(const char *name) {
+static int open_temporary(const char *name, mode_t mode) {
     struct stat info;
-    int descriptor = open(name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    int descriptor = open(name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
     if (descriptor < 0 || (fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode))) return descriptor;
     close(descriptor);
     errno = EEXIST;
@@ -93,10 +93,10 @@ static int open_temporary(const char *name) {
 }
 
 /* Opens and locks the file. -1: another writer has it, or it cannot be locked. */
-static int open_locked(const char *name) {
+static int open_locked(const char *name, mode_t mode) {
     enum { MAX_TRIES = 16 };
     for (int i = 0; i < MAX_TRIES; i++) {
-        int descriptor = open_temporary(name);
+        int descriptor = open_temporary(name, mode);
         if (descriptor < 0) return -1;
         bool is_locked = flock(descriptor, LOCK_EX | LOCK_NB) == 0;
         if (is_locked && lksi_file_is_still_named(descriptor, name)) return descriptor;
@@ -109,30 +109,36 @@ static int open_locked(const char *name) {
 }
 
 /* Creates a new PATH.tmp.<n>. -1 with errno set on failure. */
-static int open_own(char *name, size_t name_nbytes, const char *path) {
+static int open_own(char *name, size_t name_nbytes, const char *path, mode_t mode) {
     enum { MAX_NAMES = 1000 };
     int descriptor = -1;
     errno = EEXIST;
     for (int i = 1; i <= MAX_NAMES && descriptor < 0 && errno == EEXIST; i++) {
         snprintf(name, name_nbytes, "%s.tmp.%d", path, i);
-        descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     }
     return descriptor;
 }
 
-/* The permissions of a file that is replaced stay: they may hide it from others. */
+/* A file that is replaced passes on its permissions, which may hide it from others, and its owner and group where this
+ * process may give them. */
 static lks_status keep_permissions(const lksi_new_file *file) {
-    enum { PERMISSIONS = 0777 };
     struct stat old, own;
-    if (stat(file->path, &old) != 0 || fstat(file->descriptor, &own) != 0) return LKS_OK;
-    if (((old.st_mode ^ own.st_mode) & PERMISSIONS) == 0) return LKS_OK; /* a file system may have only one mode */
-    return fchmod(file->descriptor, old.st_mode & PERMISSIONS) == 0 ? LKS_OK : lksi_error_file(file->path);
+    const int descriptor = file->descriptor;
+    if (stat(file->path, &old) != 0 || fstat(descriptor, &own) != 0) return LKS_OK;
+    const bool is_of_group = fchown(descriptor, old.st_uid, old.st_gid) == 0 ||
+                             fchown(descriptor, (uid_t)-1, old.st_gid) == 0 || own.st_gid == old.st_gid;
+    const mode_t mode = old.st_mode & (is_of_group ? ACCESSPERMS : ACCESSPERMS & ~S_IRWXG);
+    if ((own.st_mode & ACCESSPERMS) == mode) return LKS_OK; /* a file system may have only one mode */
+    return fchmod(descriptor, mode) == 0 ? LKS_OK : lksi_error_file(file->path);
 }
 
 static lks_status open_file(lksi_new_file *file, size_t name_nbytes) {
+    struct stat old;
+    const mode_t mode = stat(file->path, &old) == 0 ? S_IRUSR | S_IWUSR : DEFFILEMODE;
     snprintf(file->temporary, name_nbytes, "%s.tmp", file->path);
-    file->descriptor = open_locked(file->temporary);
-    if (file->descriptor < 0) file->descriptor = open_own(file->temporary, name_nbytes, file->path);
+    file->descriptor = open_locked(file->temporary, mode);
+    if (file->descriptor < 0) file->descriptor = open_own(file->temporary, name_nbytes, file->path, mode);
     if (file->descriptor < 0) return lksi_error_file(file->path);
     lks_status status = ftruncate(file->descriptor, 0) == 0 ? keep_permissions(file) : lksi_error_file(file->path);
     if (status != LKS_OK) unlink(file->temporary);

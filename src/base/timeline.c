@@ -53,7 +53,8 @@ typedef struct recorder {
     int file;  /* -1: not open */
     off_t end; /* of its events; ENDING follows */
     char path[LKSI_PATH_NBYTES];
-    bool has_ended; /* full, or the file cannot be written */
+    bool is_in_world; /* from lks_init until the world is destroyed */
+    bool has_ended;   /* full, or the file cannot be written */
 } recorder;
 
 atomic_int lksi_timeline_state = LKSI_TIMELINE_UNKNOWN;
@@ -64,7 +65,7 @@ static pthread_mutex_t recorders_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 static _Thread_local recorder *own_recorder;
 static _Thread_local int own_thread_rank;
-static bool is_child_of_rank; /* a process that a rank has forked; it is never a rank itself */
+static bool is_child_of_rank; /* a process that a rank of a living world has forked; it is never a rank itself */
 
 /* --- the environment --- */
 
@@ -81,7 +82,7 @@ static int64_t find_zero_ns(void) {
 static void forget_all(void) {
     if (lksi_own_rank() >= 0) is_child_of_rank = true;
     for (const recorder *r = recorders; r != NULL; r = r->next)
-        if (r->rank >= 0) is_child_of_rank = true;
+        if (r->is_in_world) is_child_of_rank = true;
     pthread_mutex_init(&recorders_mutex, NULL);
     recorders = NULL;
     own_recorder = NULL;
@@ -373,8 +374,19 @@ lks_status lksi_timeline_open(void) {
     if (r == NULL) return LKS_OK;
     if (is_new) name_thread(r);
     set_rank(r);
+    r->is_in_world = true;
     if (r->end == 0) status = write_events(r);
     if (status != LKS_OK) r->n_events = 0; /* otherwise the write at exit would fail, too, and warn */
     pthread_mutex_unlock(&r->mutex);
     return status == LKS_OK ? LKS_OK : lksi_error(status, "LOCKSTEP_TIMELINE: %s", lksi_error_text());
+}
+
+/* What the process forks from now on may be ranks, of another world. */
+void lksi_timeline_leave(void) {
+    if (atomic_load(&lksi_timeline_state) != LKSI_TIMELINE_ON) return;
+    pthread_mutex_lock(&recorders_mutex);
+    for (recorder *r = recorders; r != NULL; r = r->next)
+        if (r->thread_rank == lksi_own_rank()) r->is_in_world = false;
+    pthread_mutex_unlock(&recorders_mutex);
+    lksi_timeline_flush();
 }

@@ -25,6 +25,8 @@ static inline void lksi_timeline_end(int64_t began_ns, const char *category, con
 
 /* Creates the file of this thread's rank, if there is a timeline. Errors: LKS_ERR_FILE, naming the file. */
 lks_status lksi_timeline_open(void);
+/* The world of this thread's rank is about to be destroyed: writes what was recorded so far. */
+void lksi_timeline_leave(void);
 /* Writes what was recorded so far. */
 void lksi_timeline_flush(void);
 

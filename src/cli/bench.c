@@ -50,6 +50,7 @@ typedef struct results {
     lks_group *world;
     const lksi_bench_plan *plan;
     bool is_writer;
+    bool has_rank_0_failed;
     FILE *json;
     char tune_path[LKSI_PATH_NBYTES];
     lksi_bench_row *rows; /* for plot and tuning */
@@ -132,28 +133,27 @@ static lks_status write_files(const results *r) {
 }
 
 /* Shares the status of rank 0, because the other ranks would wait if rank 0 failed alone. */
-static lks_status agree(lks_group *group, lks_status mine) {
+static lks_status agree(results *r, lks_status mine) {
     int32_t status = (int32_t)mine;
-    LKS_TRY(lks_broadcast(group, &status, 1, LKS_I32, 0, NULL));
+    LKS_TRY(lks_broadcast(r->world, &status, 1, LKS_I32, 0, NULL));
+    r->has_rank_0_failed = status != LKS_OK;
     return (lks_status)status;
 }
 
 static lks_status take(void *context, const lksi_bench_row *row) {
     results *r = context;
     r->n_errors += row->n_errors;
-    return agree(r->world, keep(r, row));
+    return agree(r, keep(r, row));
 }
 
-static lks_status measure(lks_group *world, const lksi_bench_plan *plan, int64_t *n_errors) {
-    results r = {.world = world, .plan = plan, .is_writer = lks_group_rank(world) == 0};
+static lks_status measure(results *r) {
     lks_status status;
-    LKS_TRY_GOTO(agree(world, begin(&r)), free_rows);
-    LKS_TRY_GOTO(lksi_bench_measure(world, plan, take, &r), free_rows);
-    status = agree(world, write_files(&r));
+    LKS_TRY_GOTO(agree(r, begin(r)), free_rows);
+    LKS_TRY_GOTO(lksi_bench_measure(r->world, r->plan, take, r), free_rows);
+    status = agree(r, write_files(r));
 free_rows:
-    if (r.json != NULL) fclose(r.json);
-    lksi_free(r.rows);
-    *n_errors = r.n_errors;
+    if (r->json != NULL) fclose(r->json);
+    lksi_free(r->rows);
     return status;
 }
 
@@ -173,12 +173,12 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Errors that all ranks have are reported by rank 0 only. Its status decides: a launcher names the rank that fails
- * first, and the failure may be rank 0's alone. Other errors are reported by each rank. */
-static int fail(lks_group *world, lks_status status) {
-    bool is_common = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED || status == LKS_ERR_FILE ||
-                     status == LKS_ERR_FORMAT;
-    return is_common && lks_group_rank(world) != 0 ? 0 : lks_report(status, NULL, 0);
+/* Rank 0 alone reports its own failure, and its status decides: a launcher names the rank that fails first. It also
+ * reports alone what all ranks mostly have. */
+static int fail(const results *r, lks_status status) {
+    bool is_common = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED;
+    if (r->is_writer || (!r->has_rank_0_failed && !is_common)) return lks_report(status, NULL, 0);
+    return r->has_rank_0_failed ? 0 : 1;
 }
 
 static int be_rank(void *argument) {
@@ -186,12 +186,12 @@ static int be_rank(void *argument) {
     lks_group *world;
     lks_status status = lks_init(&world, &(lks_init_options){.transport = plan->transport});
     if (status != LKS_OK) return lks_report(status, NULL, 0);
+    results r = {.world = world, .plan = plan, .is_writer = lks_group_rank(world) == 0};
     int exit_code = check_world(world, plan);
-    int64_t n_errors = 0;
-    status = exit_code == 0 ? measure(world, plan, &n_errors) : LKS_OK;
-    if (status != LKS_OK) exit_code = fail(world, status);
-    if (n_errors > 0 && lks_group_rank(world) == 0)
-        exit_code = lksi_refuse("bench", "%lld wrong elements", (long long)n_errors) != 0;
+    status = exit_code == 0 ? measure(&r) : LKS_OK;
+    if (status != LKS_OK) exit_code = fail(&r, status);
+    if (r.n_errors > 0 && r.is_writer)
+        exit_code = lksi_refuse("bench", "%lld wrong elements", (long long)r.n_errors) != 0;
     lks_group_destroy(world);
     return exit_code;
 }

@@ -253,7 +253,7 @@ void lks_group_destroy(lks_group *group) {
     lksi_error_keep(text);
     lksi_work_stop(group);
     if (!is_private) warn_of_unread_error(group);
-    if (group->is_world) lksi_timeline_flush();
+    if (group->is_world) lksi_timeline_leave();
     abort_part(group, group->outer);
     abort_part(group, group->inner);
     lks_group_destroy(group->outer);

@@ -152,11 +152,24 @@ lks_status lksi_store_settle(const lks_store *store, int index);
  * BY_HAND: there was none yet, but lks_store_gradient lets the caller write gradients, and no step has used them.
  * BEGUN:   it is in progress or failed.
  * NEW:     no step has used its gradients.
+ * KEPT:    an optimizer has put them aside for its next step.
  * USED:    a step of some optimizer has used them. */
-typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_BY_HAND, LKSI_PASS_BEGUN, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pass;
+typedef enum lksi_pass {
+    LKSI_PASS_NONE,
+    LKSI_PASS_BY_HAND,
+    LKSI_PASS_BEGUN,
+    LKSI_PASS_NEW,
+    LKSI_PASS_KEPT,
+    LKSI_PASS_USED
+} lksi_pass;
 lksi_pass lksi_store_pass(const lks_store *store);
-/* A step has used the gradients: NEW becomes USED, BY_HAND becomes NONE. */
+/* A step has used the gradients: NEW and KEPT become USED, BY_HAND becomes NONE. */
 void lksi_store_use_pass(lks_store *store);
+/* An optimizer has put the gradients aside: NEW becomes KEPT, BY_HAND becomes NONE. */
+void lksi_store_keep_pass(lks_store *store);
+/* The gradients, and those that optimizers have put aside, must not be used: as lksi_store_use_pass, and counts. */
+void lksi_store_refuse_pass(lks_store *store);
+int64_t lksi_store_n_refused(const lks_store *store);
 
 /* The step that has to complete what the last pass left unfinished: gradients that are still being sent, or factors
  * instead of gradients. A store may have several optimizers, but a pass belongs to one program, which is attached to at

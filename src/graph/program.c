@@ -37,7 +37,9 @@ static lks_status find_input(const lks_program *program, const lks_node *node, l
     for (int i = 0; i < program->n_inputs; i++)
         if (program->inputs[i].node == node) *binding = &program->inputs[i];
     if (*binding != NULL) return LKS_OK;
-    LKS_TRY(lksi_store_check_node(program->store, node, "the input"));
+    if (lksi_node_is_poison(node)) return lksi_node_check(node, "the input");
+    if (node->graph != program->store->graph)
+        return lksi_error(LKS_ERR_ARGUMENT, "the input is a node of another graph than the store's");
     return node->op == LKSI_OP_INPUT ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
 }
 
@@ -416,7 +418,7 @@ static const void *read_binding(const lks_program *program, lksi_binding *bindin
 const void *lks_program_output(const lks_program *program, const lks_node *node) {
     if (lksi_check_given("program_output", "program", program) != LKS_OK) return NULL;
     if (!program->has_results) {
-        (void)lksi_error(LKS_ERR_STATE, "program_output without a forward pass before it");
+        (void)lksi_error(LKS_ERR_STATE, "the program has no outputs yet: there was no forward pass");
         return NULL;
     }
     return read_binding(program, find_output(program, node));

@@ -304,9 +304,22 @@ void lksi_store_end_pass(lks_store *store) { store->pass = LKSI_PASS_NEW; }
 lksi_pass lksi_store_pass(const lks_store *store) { return store->pass; }
 
 void lksi_store_use_pass(lks_store *store) {
-    if (store->pass == LKSI_PASS_NEW) store->pass = LKSI_PASS_USED;
+    if (store->pass == LKSI_PASS_NEW || store->pass == LKSI_PASS_KEPT) store->pass = LKSI_PASS_USED;
     if (store->pass == LKSI_PASS_BY_HAND) store->pass = LKSI_PASS_NONE;
 }
+
+void lksi_store_keep_pass(lks_store *store) {
+    bool is_new = store->pass == LKSI_PASS_NEW;
+    lksi_store_use_pass(store);
+    if (is_new) store->pass = LKSI_PASS_KEPT;
+}
+
+void lksi_store_refuse_pass(lks_store *store) {
+    lksi_store_use_pass(store);
+    store->n_refused++;
+}
+
+int64_t lksi_store_n_refused(const lks_store *store) { return store->n_refused; }
 
 void lksi_store_set_stepper(lks_store *store, const lksi_stepper *stepper) { store->stepper = *stepper; }
 

@@ -115,7 +115,9 @@ static void step(lksi_head *head) {
 }
 
 /* An agent that has not joined has nothing to finish. */
-static bool has_output_left(const lksi_node *node) { return node->has_joined && node->child.pid != 0; }
+static bool has_output_left(const lksi_node *node) {
+    return node->has_joined && node->child.pid != 0 && lksi_output_is_open(node->child.output);
+}
 
 static bool is_any_agent_left(const lksi_head *head) {
     for (int i = 0; i < head->n_nodes; i++)

@@ -118,6 +118,7 @@ void lksi_output_was_connected(lksi_output *output, int rank); /* in the launche
 int lksi_output_poll_count(const lksi_output *output);
 void lksi_output_poll_fill(const lksi_output *output, struct pollfd *polled);
 bool lksi_output_take(lksi_output *output, const struct pollfd *polled); /* whether anything was read */
+bool lksi_output_is_open(const lksi_output *output);                     /* more may come */
 /* Reads what the rank has written so far, also if poll has not reported it yet. */
 void lksi_output_take_rank(lksi_output *output, int rank);
 /* Call it once, after the rank has ended. A process that the rank left behind may keep an incomplete line open. */

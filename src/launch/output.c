@@ -225,6 +225,12 @@ bool lksi_output_take(lksi_output *output, const struct pollfd *polled) {
     return is_any_read;
 }
 
+bool lksi_output_is_open(const lksi_output *output) {
+    for (int i = 0; i < lksi_output_poll_count(output); i++)
+        if (stream_at(output, i)->read_end >= 0) return true;
+    return false;
+}
+
 void lksi_output_take_rank(lksi_output *output, int rank) {
     if (output == NULL) return;
     rank_output *from = &output->ranks[rank];

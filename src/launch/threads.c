@@ -27,47 +27,7 @@ static void take_signals_of_own(const sigset_t *callers_mask) {
     mask_of_children = callers_mask;
 }
 
-/* --- a rank that calls exit --- */
-
-static _Thread_local int current_rank = -1; /* set in a rank thread while its function runs */
-
-static void be_no_rank(void) { current_rank = -1; }
-
-/* Runs at exit. A rank that calls exit ends the process while the other ranks are at work, so this reports it. It does
- * not return: what C libraries do next waits, since glibc 2.41, for a rank that reads from stdin. */
-static void name_rank_that_exits(int exit_status, void *nothing) {
-    (void)nothing;
-    if (current_rank < 0) return;
-    (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
-    (void)lks_report(LKS_ERR_PEER, NULL, 0);
-    lksi_announce(LKSI_THREADS_END);
-    lksi_rank_threads_end(exit_status == 0 ? 1 : exit_status); /* 0: the other ranks have not succeeded */
-}
-
-/* --- the ranks --- */
-
-typedef struct threads_job {
-    int (*function)(void *argument, int rank);
-    void *argument;
-    lksi_thread_world *world;
-    atomic_int first_failed; /* rank + 1; 0: none */
-    atomic_int n_running;
-    sigset_t callers_mask;
-    int64_t grace_ms; /* how long the others may continue after a failure before the process ends; 0: no limit */
-} threads_job;
-
-typedef struct rank_thread {
-    threads_job *job;
-    lksi_thread *thread;
-    int rank, result;
-} rank_thread;
-
-static lks_status failure_of(int rank, int exit_status) {
-    char host[256];
-    lksi_host_name(host, sizeof host);
-    return lksi_error(LKS_ERR_PEER, "rank %d (a thread of pid %d on %s) exited with status %d", rank, (int)getpid(),
-                      host, exit_status);
-}
+/* --- the end of the process while ranks are at work --- */
 
 enum { LOCKED_OUTPUT = 1, FLUSHED_OUTPUT, FLUSHED_ALL };
 
@@ -102,15 +62,62 @@ static bool await_flush(const atomic_int *progress, int goal, int64_t patience_n
 /* Flushes from another thread and stops waiting after a time. Flushing locks every file, and a rank that uses a file
  * may hold its lock for ever. stdout gets more time. Once its lock is held, it is waited for without a limit, as at the
  * end of any process. */
-_Noreturn void lksi_rank_threads_end(int exit_status) {
+static bool flush_in_time(void) {
     static atomic_int progress;
     lksi_thread *thread = NULL;
-    if (lksi_thread_create(&thread, flush_all, &progress, "flush") == LKS_OK &&
-        await_flush(&progress, LOCKED_OUTPUT, 2000 * LKSI_NS_PER_MS)) {
-        while (atomic_load(&progress) < FLUSHED_OUTPUT) lksi_sleep_ns(LKSI_NS_PER_MS);
-        if (await_flush(&progress, FLUSHED_ALL, 500 * LKSI_NS_PER_MS)) lksi_thread_join(thread);
-    }
+    if (lksi_thread_create(&thread, flush_all, &progress, "flush") != LKS_OK ||
+        !await_flush(&progress, LOCKED_OUTPUT, 2000 * LKSI_NS_PER_MS))
+        return false;
+    while (atomic_load(&progress) < FLUSHED_OUTPUT) lksi_sleep_ns(LKSI_NS_PER_MS);
+    if (!await_flush(&progress, FLUSHED_ALL, 500 * LKSI_NS_PER_MS)) return false;
+    lksi_thread_join(thread);
+    return true;
+}
+
+_Noreturn void lksi_rank_threads_end(int exit_status) {
+    (void)flush_in_time();
     _exit(exit_status);
+}
+
+static _Thread_local int current_rank = -1; /* set in a rank thread while its function runs */
+
+static void be_no_rank(void) { current_rank = -1; }
+
+/* Runs at exit. A rank that calls exit ends the process while the other ranks are at work, so this reports it. If a
+ * rank holds the lock of a file, such as stdin, it does not return: the C library would wait for that lock. */
+static void name_rank_that_exits(int exit_status, void *nothing) {
+    (void)nothing;
+    if (current_rank < 0) return;
+    (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
+    (void)lks_report(LKS_ERR_PEER, NULL, 0);
+    lksi_announce(LKSI_THREADS_END);
+    if (exit_status == 0) lksi_rank_threads_end(1); /* the other ranks have not succeeded */
+    if (!flush_in_time()) _exit(exit_status);
+}
+
+/* --- the ranks --- */
+
+typedef struct threads_job {
+    int (*function)(void *argument, int rank);
+    void *argument;
+    lksi_thread_world *world;
+    atomic_int first_failed; /* rank + 1; 0: none */
+    atomic_int n_running;
+    sigset_t callers_mask;
+    int64_t grace_ms; /* how long the others may continue after a failure before the process ends; 0: no limit */
+} threads_job;
+
+typedef struct rank_thread {
+    threads_job *job;
+    lksi_thread *thread;
+    int rank, result;
+} rank_thread;
+
+static lks_status failure_of(int rank, int exit_status) {
+    char host[256];
+    lksi_host_name(host, sizeof host);
+    return lksi_error(LKS_ERR_PEER, "rank %d (a thread of pid %d on %s) exited with status %d", rank, (int)getpid(),
+                      host, exit_status);
 }
 
 /* A thread cannot be ended from outside. If another rank does not finish within the grace, the process ends. */

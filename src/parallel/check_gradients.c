@@ -63,7 +63,7 @@ static lks_status find_bad(lks_store *store, void *room, lksi_bad_gradient *bad)
     return LKS_OK;
 }
 
-/* A rank without samples ran no backward pass. What its gradients hold is left from earlier steps. */
+/* A rank without samples ran no backward pass. What its gradients hold may be left from earlier steps. */
 static bool has_unused_gradients(const lks_store *store) {
     lksi_pass pass = lksi_store_pass(store);
     return pass != LKSI_PASS_NONE && pass != LKSI_PASS_USED;
@@ -107,6 +107,6 @@ lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step)
     lks_status status = lksi_find_bad_gradient(store, &mine);
     if (status != LKS_OK) return lksi_group_fail(group, status);
     status = lksi_agree_on_gradients(group, store, step, &mine);
-    if (status == LKS_ERR_NUMERIC) lksi_store_use_pass(store); /* a rank may have no samples in the next batch */
+    if (status == LKS_ERR_NUMERIC) lksi_store_refuse_pass(store);
     return status;
 }

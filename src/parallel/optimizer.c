@@ -333,20 +333,25 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
                       lks_group_rank(optimizer->group), mine->buffer_weight);
 }
 
+bool lksi_pass_is_over(const lks_store *store) {
+    const lksi_pass pass = lksi_store_pass(store);
+    return pass == LKSI_PASS_KEPT || pass == LKSI_PASS_USED;
+}
+
 /* A rank without samples does not read its gradients, but overwrites them with zeros. So it, too, must not touch those
  * that belong to another optimizer's step. */
 lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     int rank = lks_group_rank(optimizer->group);
     lksi_pass pass = lksi_store_pass(optimizer->store);
     const void *stepper = lksi_store_stepper(optimizer->store);
-    if (pass != LKSI_PASS_USED && stepper != NULL && stepper != optimizer)
+    if (!lksi_pass_is_over(optimizer->store) && stepper != NULL && stepper != optimizer)
         return lksi_error(LKS_ERR_STATE,
                           "the last backward pass on rank %d left its gradients to the step of another optimizer",
                           rank);
     if (!lksi_sums_have_samples(mine)) return LKS_OK;
     if (pass == LKSI_PASS_BEGUN)
         return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are incomplete: the backward pass failed", rank);
-    if (pass == LKSI_PASS_NONE || pass == LKSI_PASS_USED)
+    if (pass == LKSI_PASS_NONE || lksi_pass_is_over(optimizer->store))
         return lksi_error(LKS_ERR_STATE,
                           "rank %d passed samples, but ran no backward pass since the last step or piece", rank);
     return LKS_OK;
@@ -374,6 +379,7 @@ static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_s
     LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_step", "mine", mine));
     LKS_TRY(lksi_step_refuse_lent(optimizer));
     LKS_TRY(lksi_step_finish(optimizer));
+    lksi_pending_drop_refused(optimizer);
     lks_status status = check_step(optimizer, mine);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     lksi_store_use_pass(optimizer->store);

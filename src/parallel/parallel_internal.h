@@ -109,6 +109,7 @@ struct lks_distributed_optimizer {
     double buffer_scale; /* the same for the statistics of buffers */
     double *squares;     /* if the rule clips: a sum per block of LKSI_NORM_BLOCK elements; else, or on GPUs, NULL */
     int64_t n_pending;   /* passes accumulated for the next step; bit i is set if partials[i] is in use */
+    int64_t n_refused;   /* lksi_store_n_refused when these were last valid */
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor;              /* of buckets; NULL if gradients are not compressed */
     lksi_progress_row *progress;              /* runs the collectives of a step of buckets; NULL for other steps */
@@ -174,6 +175,8 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
 lks_status lksi_refuse_no_samples(void);
 /* Records that the current backward pass leaves something to this optimizer's step. */
 void lksi_pass_claim(lks_distributed_optimizer *optimizer);
+/* Whether the last pass has been used by a step or accumulated. */
+bool lksi_pass_is_over(const lks_store *store);
 /* LKS_ERR_STATE, with this rank's number, if the last pass's gradients cannot be used: they were left to another
  * optimizer's step. If `mine` has samples, also: they were used already, or the pass failed halfway. */
 lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine);

@@ -82,10 +82,13 @@ static void remove_file(const char *path) {
         lksi_log(LKS_LOG_WARNING, "%s: an old checkpoint cannot be removed: %s", path, strerror(errno));
 }
 
-lks_status lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t keep) {
+void lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t keep) {
     int64_t *steps, n_kept = 0;
     size_t count;
-    LKS_TRY(lksi_checkpoint_list(directory, &steps, &count));
+    if (lksi_checkpoint_list(directory, &steps, &count) != LKS_OK) {
+        lksi_log(LKS_LOG_WARNING, "%s; old checkpoints are not removed for now", lksi_error_text());
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         char path[LKSI_PATH_NBYTES];
         if (steps[i] <= newest && n_kept++ < keep) continue;
@@ -93,7 +96,6 @@ lks_status lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t 
         remove_file(path);
     }
     lksi_free(steps);
-    return LKS_OK;
 }
 
 static bool is_partial(const char *name) {

@@ -14,7 +14,7 @@ lks_status lksi_checkpoint_list(const char *directory, int64_t **steps, size_t *
 /* Removes all checkpoints except the `keep` newest ones up to step `newest`. Call it when the file of `newest` is
  * durable. Files of later steps are removed too: their run was abandoned and continued from an earlier step. A file
  * that cannot be removed is a warning. */
-lks_status lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t keep);
+void lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t keep);
 /* Creates the directory if it is missing, locks it, and removes partial files of killed writers. *descriptor holds the
  * lock and releases it when closed. It is -1 on a file system without locks, which is a warning.
  * Errors: LKS_ERR_FILE. LKS_ERR_STATE: another run holds the lock. The text names it. */

@@ -205,6 +205,7 @@ static lks_status take(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safe
     lksi_state_set_step(trainer->optimizer, head->counters.step);
     lksi_state_hold_nothing_back(trainer->optimizer); /* files do not store it; the present one is of other steps */
     trainer->n_steps = head->counters.step;
+    trainer->lr = lksi_trainer_lr(trainer, trainer->n_steps);
     return LKS_OK;
 }
 

@@ -35,7 +35,8 @@ static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
     lksi_log(LKS_LOG_INFO, "%s: %zu bytes, copied in %.1f ms, written in %.1f ms", path,
              writer->checkpoint->image_nbytes, (double)writer->copied_ns / 1e6,
              (double)(lksi_now_ns() - began_ns) / 1e6);
-    return lksi_checkpoint_prune(writer->directory, writer->step, writer->keep);
+    lksi_checkpoint_prune(writer->directory, writer->step, writer->keep);
+    return LKS_OK;
 }
 
 /* The caller holds the mutex. */

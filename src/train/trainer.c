@@ -99,6 +99,7 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
         lks_distributed_optimizer_create(&created->optimizer, options->group, created->store, &options->optimizer),
         destroy_trainer);
     LKS_TRY_GOTO(lksi_trainer_prepare_statistics(created), destroy_trainer);
+    created->lr = lksi_trainer_lr(created, 0);
     *trainer = created;
     return LKS_OK;
 destroy_trainer:

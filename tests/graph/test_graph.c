@@ -410,7 +410,7 @@ static void there_are_no_results_without_a_forward_pass(void **state) {
         assert_int_equal(is_run, i % 2);
         assert_int_equal(lks_program_output(program, f.loss) != NULL, is_run);
         assert_int_equal(isnan(lks_program_scalar(program, f.loss)), !is_run);
-        if (!is_run) assert_string_equal(lks_error_text(), "program_output without a forward pass before it");
+        if (!is_run) assert_string_equal(lks_error_text(), "the program has no outputs yet: there was no forward pass");
     }
     lks_program_destroy(program);
     lks_store_destroy(store);

@@ -15,10 +15,9 @@ static char directory[] = "/tmp/lockstep-timeline-XXXXXX";
 
 static void record(const char *name) { lks_timeline_end(lks_timeline_begin(), name); }
 
-static int record_all(void *argument) {
-    (void)argument;
+static int record_all(void *name) {
     lks_group *world;
-    record("before the world");
+    record(name);
     if (lks_init(&world, NULL) != LKS_OK) return 1;
     lks_group_destroy(world);
     record("after the world");
@@ -44,10 +43,10 @@ static void file_has(const char *name, const char *first, const char *last) {
 static void each_rank_and_the_launcher_have_a_file(lks_spawn_mode mode, const char *launcher) {
     char process[64];
     record(launcher);
-    assert_ok(lks_spawn(2, mode, record_all, NULL));
+    assert_ok(lks_spawn(2, mode, record_all, (void *)(uintptr_t)launcher));
     record("launcher ends");
-    file_has("rank0.json", "before the world", "after the world");
-    file_has("rank1.json", "before the world", "after the world");
+    file_has("rank0.json", launcher, "after the world");
+    file_has("rank1.json", launcher, "after the world");
     snprintf(process, sizeof process, "process%d.json", (int)getpid());
     file_has(process, launcher, "launcher ends");
 }
@@ -60,6 +59,11 @@ static void test_processes(void **state) {
 static void test_threads(void **state) {
     (void)state;
     each_rank_and_the_launcher_have_a_file(LKS_THREADS, "launches threads");
+}
+
+static void test_processes_after_threads(void **state) {
+    (void)state;
+    each_rank_and_the_launcher_have_a_file(LKS_PROCESSES, "launches processes again");
 }
 
 static void *record_in_thread(void *name) {
@@ -98,6 +102,7 @@ static void test_child_of_rank(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_processes), cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_processes_after_threads),
                                        cmocka_unit_test(test_child_of_rank)};
     if (mkdtemp(directory) == NULL || setenv("LOCKSTEP_TIMELINE", directory, 1) != 0) return 1;
     int n_failed = run_group(tests);

@@ -473,6 +473,35 @@ static int go_on_after_a_bad_batch(void *argument) {
     return 0;
 }
 
+/* Rank 1's last piece is bad, and already accumulated when the batch is checked. The pieces go with the batch. */
+static int drop_bad_pieces(void *argument) {
+    const strategy_run *r = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine, all;
+    RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
+    int rank = lks_group_rank(s->group);
+    strategy_fill(s, 0);
+    if (rank == 1) s->images[5] = NAN;
+    RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+    RANK_OK(lks_distributed_optimizer_accumulate(s->optimizer, &mine));
+    RANK_CHECK(lks_check_gradients(s->group, s->store, 1) == LKS_ERR_NUMERIC);
+    RANK_CHECK(strstr(lks_error_text(), "on rank 1 in step 1 holds ") != NULL);
+    strategy_fill(s, 1);
+    RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+    RANK_OK(lks_check_gradients(s->group, s->store, 1));
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, &all));
+    RANK_CHECK(all.n_samples == 8);
+    RANK_OK(lks_check_replicas(s->group, s->store));
+    strategy_destroy(s);
+    return 0;
+}
+
+static void accumulated_pieces_of_a_bad_batch_are_dropped(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        run_ranks(2, drop_bad_pieces, (&(strategy_run){.strategy = (lks_strategy)strategy}));
+}
+
 static void a_rank_without_samples_has_no_bad_gradients(void **state) {
     (void)state;
     for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
@@ -519,6 +548,7 @@ int main(void) {
         cmocka_unit_test(a_pointer_that_is_null_is_named),
         cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
         cmocka_unit_test(a_rank_without_samples_has_no_bad_gradients),
+        cmocka_unit_test(accumulated_pieces_of_a_bad_batch_are_dropped),
         cmocka_unit_test(a_pass_is_good_for_one_step),
         cmocka_unit_test(a_step_needs_a_pass_or_gradients_written_by_hand),
         cmocka_unit_test(a_pass_is_good_for_one_step_of_all_the_stores_optimizers),

@@ -88,7 +88,7 @@ run "$mlp" --samples 200 --features 16 --hidden 9 --classes 4 --steps 1 --batch 
 head -c 2000 "$work/good" >"$work/cut"
 # REASON: rank 1 reports it. Rank 0 names it, and rank 2 is told that rank 0 reports.
 follows() {
-  [ "$statuses" = " 1 1 1" ] && [ "$(grep -c "^lockstep: $1" "$work/err")" = 1 ] &&
+  [ "$statuses" = " 2 2 2" ] && [ "$(grep -c "^lockstep: $1" "$work/err")" = 1 ] &&
     err_has "^lockstep: $work/good: rank 1 failed, so rank 0 stops too: $1" &&
     [ "$(wc -l <"$work/err")" = 3 ] && err_has '^lockstep: rank 0 gave up, and says why$'
 }
@@ -100,7 +100,7 @@ start "${small[@]}" --init "$work/good" -- --init "$work/wider"
 check "and one that has another model's" follows "$work/wider: entry 'layers.3.weight' has the shape"
 start "${small[@]}" --init "$work/nowhere" -- --init "$work/cut"
 both_say() {
-  [ "$statuses" = " 1 1 1" ] && [ "$(grep -c "^lockstep: $work/nowhere: No such file" "$work/err")" = 1 ] &&
+  [ "$statuses" = " 2 2 2" ] && [ "$(grep -c "^lockstep: $work/nowhere: No such file" "$work/err")" = 1 ] &&
     err_has "^lockstep: $work/cut: truncated"
 }
 check "two reasons are two lines" both_say

@@ -84,7 +84,9 @@ if [ ${#families[@]} = 2 ]; then
     eval 'grep -q "openmpi: .* is the module for MPICH" "$work/out" && grep -q "mpich: MPICH" "$work/out"'
   run timeout 60 mpirun.mpich -np 2 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2 \
     OMPI_COMM_WORLD_LOCAL_RANK=0 "$build/examples/hello"
-  check "another MPI's mpirun is noticed" err_has "MPI says that this is rank 0 of 1, the environment rank [01] of 2"
+  check "another MPI's mpirun is noticed, and nothing is aborted" \
+    eval 'err_has "MPI says that this is rank 0 of 1, the environment rank [01] of 2" && ! err_has "Abort|COMM_NULL|Assertion" &&
+      ! out_has "Abort|COMM_NULL|Assertion"'
 fi
 
 [ $n_failed = 0 ] || { echo "$n_failed failed"; exit 1; }

@@ -343,6 +343,20 @@ static void a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(void *
     assert_steps("6 12");
 }
 
+/* The file is safe then, and the next one may remove what this one has left. */
+static void a_directory_that_cannot_be_read_does_not_end_a_run(void **state) {
+    (void)state;
+    run before = {.until = 12, .every = 6}, after = {.until = 18, .every = 6, .keep = 1};
+    empty_directory();
+    run_ranks(1, train, &before);
+    is_directory_unreadable = true;
+    lksi_checkpoint_prune(directory, 12, 1); /* as after a checkpoint */
+    is_directory_unreadable = false;
+    assert_steps("6 12");
+    run_ranks(1, train, &after);
+    assert_steps("18");
+}
+
 /* A link whose target cannot be looked at. To be forbidden to is not a test for root. */
 static void a_newest_one_that_cannot_be_looked_at_is_not_passed_over(void **state) {
     (void)state;
@@ -656,6 +670,7 @@ int main(void) {
         cmocka_unit_test(a_directory_of_damaged_ones_is_not_taken_for_an_empty_one),
         cmocka_unit_test(later_ones_that_were_passed_over_do_not_outlive_the_next),
         cmocka_unit_test(a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one),
+        cmocka_unit_test(a_directory_that_cannot_be_read_does_not_end_a_run),
         cmocka_unit_test(a_newest_one_that_cannot_be_looked_at_is_not_passed_over),
         cmocka_unit_test(a_directory_of_later_steps_is_refused_to_a_run_that_begins_anew),
         cmocka_unit_test(what_another_run_wrote_after_the_resume_is_not_taken_for_this_ones),

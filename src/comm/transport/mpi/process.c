@@ -213,7 +213,7 @@ static void end(int exit_status, void *unused) {
     (void)unused;
     if (getpid() != owner) return;
     lksi_mpi_progress_stop();
-    if (!facts.is_ours || module->is_finalised()) return;
+    if (!lksi_mpi_is_started() || !facts.is_ours || module->is_finalised()) return;
     const bool is_after_error = exit_status != 0 || n_held > 0 || atomic_load(&is_given_up);
     if (settle(is_after_error) && !is_after_error) (void)module->finish();
 }
