@@ -379,7 +379,8 @@ LKS_API int lks_symmetric_supported(const lks_group *group);
  * Collective: `nbytes` is the same on all ranks.
  * Memory:     64-byte aligned, zeroed and pre-faulted.
  * Errors:     LKS_ERR_UNSUPPORTED: the transport has no symmetric memory, or the group spans hosts.
- *             LKS_ERR_MEMORY: on all ranks. */
+ *             LKS_ERR_MEMORY: on all ranks.
+ * Fatal:      LKS_ERR_SYSTEM: a rank has no file descriptor left. */
 LKS_API lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **data);
 /* The address, in this process, of rank `rank`'s copy of `data`. NULL if `data` is not in symmetric memory. */
 LKS_API void *lks_symmetric_peer(lks_group *group, const void *data, int rank);

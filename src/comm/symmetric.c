@@ -40,8 +40,9 @@ static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine
         memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);
         if (rank == 0) *base_on_0 = heard.base;
         if (heard.status == LKS_OK) continue;
-        /* Other errors than LKS_ERR_MEMORY: a rank died after it had told its status, so sending the memory to it
-         * failed. It does not come to the next meeting, which fails with the error that names it. */
+        /* Other errors than LKS_ERR_MEMORY: a rank has no descriptor left. Or a rank died after it had told its status,
+         * so sending the memory to it failed. It does not come to the next meeting, which fails with the error that
+         * names it. */
         if (heard.status != LKS_ERR_MEMORY) LKS_TRY(lksi_meet(group));
         return lksi_error((lks_status)heard.status, "%s: rank %d cannot allocate its %zu bytes%s%s",
                           call->operation->name, lksi_world_rank(group, rank), call->count,
@@ -112,6 +113,7 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
     LKS_TRY(lksi_group_check(group, name));
     if (data == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL", name);
     if (nbytes > most) return lksi_error(LKS_ERR_ARGUMENT, "%s: %zu bytes are more than memory can hold", name, nbytes);
+    LKS_TRY(lksi_group_refuse_dead(group));
     if (group->remote != NULL)
         return lksi_error(LKS_ERR_UNSUPPORTED, "%s: the group's ranks talk over %s and share no memory", name,
                           group->remote->name);

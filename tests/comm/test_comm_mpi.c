@@ -11,6 +11,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <sys/resource.h>
 
 /* --- ranks --- */
 
@@ -391,6 +392,34 @@ static int late(int rank, int size, void *argument) {
     return 0;
 }
 
+static long n_switches(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_nvcsw;
+}
+
+/* Nothing is in progress after a while, and no thread polls. A message is then read although its sender has left and
+ * MPI has not been called since it came. */
+static int belated(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { QUIET_MS = 1500, LOOK_MS = 500, LATE_MS = 1300, MOST_SWITCHES = 400 };
+    lks_group *world, *group;
+    int32_t number = rank == 0 ? 40 : 0;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_group_split(world, 0, 0, &group));
+    lks_group_destroy(world);
+    lksi_sleep_ns(QUIET_MS * LKSI_NS_PER_MS);
+    const long n_before = n_switches();
+    lksi_sleep_ns(LOOK_MS * LKSI_NS_PER_MS);
+    MUST(n_switches() - n_before < MOST_SWITCHES);
+    if (rank == 0) MUST_OK(lks_send(group, &number, 1, LKS_I32, 1, 7));
+    if (rank == 1) lksi_sleep_ns(LATE_MS * LKSI_NS_PER_MS);
+    if (rank == 1) MUST_OK(lks_recv(group, &number, 1, LKS_I32, 0, 7, NULL));
+    lks_group_destroy(group);
+    MUST(number == 40);
+    return 0;
+}
+
 static const struct {
     const char *name;
     rank_function function;
@@ -412,6 +441,7 @@ static const struct {
              {"errors_of_a_part", errors_of_a_part},
              {"outlived", outlived},
              {"late", late},
+             {"belated", belated},
              {"absent", absent},
              {"given_up", given_up}};
 
@@ -527,6 +557,7 @@ static void subgroups_work_over_mpi(void **state) {
 static void long_messages_and_unwanted_ones_go_over_mpi(void **state) {
     (void)state;
     under_every_mpi("mpi", 3, "messages");
+    under_every_mpi("mpi", 2, "belated");
 }
 
 static void calls_that_differ_are_named_before_mpi_gets_them(void **state) {

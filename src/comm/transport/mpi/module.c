@@ -16,9 +16,9 @@
  * never received outlives its group. */
 typedef struct transfer {
     lksi_mpi_transfer shown;
-    struct transfer *next; /* in the list of abandoned transfers */
+    struct transfer *next; /* in the list `background` */
     MPI_Request request;
-    bool is_collective, is_duplication, is_sent;
+    bool is_collective, is_duplication, is_sent, is_released;
 } transfer;
 
 struct lksi_mpi_communicator {
@@ -27,8 +27,9 @@ struct lksi_mpi_communicator {
 
 static MPI_Comm ours = MPI_COMM_NULL; /* our duplicate of MPI_COMM_WORLD */
 static bool is_ours, is_settling;
-static transfer *abandoned; /* messages released before they were done; sweep frees them */
-static long n_pending;      /* messages sent whose receive is not known to have begun */
+/* Messages sent whose receive is not known to have begun, and received ones released before they were done. */
+static transfer *background;
+static long n_pending; /* the former */
 static MPI_Request last_barrier = MPI_REQUEST_NULL;
 static void (*call_before_end)(void);
 
@@ -116,21 +117,27 @@ static int duplicate(lksi_mpi_transfer **begun) {
 
 /* --- messages --- */
 
-/* Frees the abandoned transfers that are done. */
-static int sweep(void) {
-    for (transfer **link = &abandoned; *link != NULL;) {
+/* Tests transfers in the background, or only those that nobody else tests, and frees those that nobody needs. */
+static int sweep(bool has_all) {
+    for (transfer **link = &background; *link != NULL;) {
         transfer *each = *link;
-        int is_done;
-        TRY_MPI(MPI_Test(&each->request, &is_done, MPI_STATUS_IGNORE));
+        int is_done = 0;
+        if (has_all || each->is_released) TRY_MPI(MPI_Test(&each->request, &is_done, MPI_STATUS_IGNORE));
         if (!is_done) {
             link = &each->next;
             continue;
         }
         *link = each->next;
         if (each->is_sent) n_pending--;
-        free(each);
+        each->is_sent = false;
+        if (each->is_released) free(each);
     }
     return MPI_SUCCESS;
+}
+
+static void put_in_background(transfer *one) {
+    one->next = background;
+    background = one;
 }
 
 /* A synchronous send is done only when its receive has begun. That bounds the number of messages in transit to a
@@ -138,7 +145,7 @@ static int sweep(void) {
 static int send(int to, int tag, const struct iovec *parts, int n_parts, lksi_mpi_transfer **begun) {
     size_t nbytes = 0;
     for (int i = 0; i < n_parts; i++) nbytes += parts[i].iov_len;
-    TRY_MPI(sweep());
+    TRY_MPI(sweep(false));
     transfer *created = transfer_create(nbytes);
     if (created == NULL) return MPI_ERR_NO_MEM;
     unsigned char *end = created->shown.data;
@@ -153,6 +160,7 @@ static int send(int to, int tag, const struct iovec *parts, int n_parts, lksi_mp
     }
     created->is_sent = true;
     n_pending++;
+    put_in_background(created);
     *begun = &created->shown;
     return MPI_SUCCESS;
 }
@@ -179,26 +187,25 @@ static int receive(int from, int tag, lksi_mpi_transfer **begun) {
 static int test(lksi_mpi_transfer *shown, bool *is_done) {
     transfer *tested = (transfer *)(void *)shown;
     int flag;
-    TRY_MPI(MPI_Test(&tested->request, &flag, MPI_STATUS_IGNORE));
+    TRY_MPI(MPI_Test(&tested->request, &flag, MPI_STATUS_IGNORE)); /* also true if the background has tested it */
     *is_done = flag;
-    if (flag && tested->is_sent) n_pending--, tested->is_sent = false;
     return flag && tested->is_duplication ? MPI_Comm_set_errhandler(ours, MPI_ERRORS_RETURN) : MPI_SUCCESS;
 }
 
 static void release(lksi_mpi_transfer *shown) {
     transfer *released = (transfer *)(void *)shown;
     if (released == NULL) return;
-    if (released->request == MPI_REQUEST_NULL || released->is_collective) {
+    released->is_released = true;
+    if (released->is_sent) return; /* it is in the background */
+    if (released->request == MPI_REQUEST_NULL || released->is_collective)
         free(released);
-        return;
-    }
-    released->next = abandoned;
-    abandoned = released;
+    else
+        put_in_background(released);
 }
 
 static int progress(bool *is_pending) {
     int is_there;
-    TRY_MPI(sweep());
+    TRY_MPI(sweep(true));
     TRY_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ours, &is_there, MPI_STATUS_IGNORE));
     *is_pending = n_pending > 0;
     return MPI_SUCCESS;
@@ -402,8 +409,8 @@ static int settle(bool *is_done) {
         TRY_MPI(receive(LKSI_MPI_ANY_SOURCE, MPI_ANY_TAG, &unwanted));
         release(unwanted);
     } while (unwanted != NULL);
-    TRY_MPI(sweep());
-    if (abandoned == NULL && !is_settling) {
+    TRY_MPI(sweep(true));
+    if (background == NULL && !is_settling) {
         TRY_MPI(MPI_Ibarrier(ours, &last_barrier));
         is_settling = true;
     }

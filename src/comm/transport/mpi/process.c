@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PAUSE_NS = 100 * 1000, LAST_WORDS_MS = 1000 };
+enum { PAUSE_NS = 100 * 1000, LAST_WORDS_MS = 500 };
 
 /* Lock order: start_mutex, then mutex. */
 static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the start and n_held */
@@ -185,22 +185,18 @@ static void before_end(void) {
 /* --- the end --- */
 
 /* Waits, like MPI_Finalize, as long as other ranks are at work: if this rank ended first, mpirun would end the others,
- * MPICH's with status 0. If one of them has died, mpirun ends this rank. After an error the wait is short: the others
- * mostly have it, too, and report it unless mpirun ends them because this rank has ended. MPICH's UCX even aborts a
- * rank whose peer ends while it opens or reads that peer's memory. */
-static bool settle(bool is_after_error) {
+ * MPICH's with status 0. If one of them has died, mpirun ends this rank. */
+static bool settle(void) {
     int64_t timeout_ms = LKSI_DEFAULT_TIMEOUT_MS, begin_ns = lksi_now_ns();
     bool is_done = false, is_said = false;
     (void)lksi_environment_timeout(&timeout_ms);
     while (!is_done) {
-        const int64_t waited_ms = (lksi_now_ns() - begin_ns) / LKSI_NS_PER_MS;
-        if (is_after_error && waited_ms >= LAST_WORDS_MS) return false;
         if (lksi_mpi_enter() != NULL) {
             int code = module->settle(&is_done);
             lksi_mpi_leave();
             if (code != 0) return false;
         }
-        if (!is_done && !is_said && waited_ms > timeout_ms) {
+        if (!is_done && !is_said && lksi_now_ns() - begin_ns > timeout_ms * 1000000) {
             lksi_log(LKS_LOG_WARNING, "rank %d has ended and waits for ranks that have not", facts.rank);
             is_said = true;
         }
@@ -209,13 +205,20 @@ static bool settle(bool is_after_error) {
     return true;
 }
 
+/* After an error the others mostly have one, too. They can report it until mpirun ends them because this rank has
+ * ended, and MPICH's UCX aborts a rank whose peer ends while it opens that peer's memory. MPI is not called: what
+ * remains of a collective whose calls differ would abort the job. */
+static void leave_time_for_last_words(void) { lksi_sleep_ns(LAST_WORDS_MS * LKSI_NS_PER_MS); }
+
 static void end(int exit_status, void *unused) {
     (void)unused;
     if (getpid() != owner) return;
     lksi_mpi_progress_stop();
     if (!lksi_mpi_is_started() || !facts.is_ours || module->is_finalised()) return;
-    const bool is_after_error = exit_status != 0 || n_held > 0 || atomic_load(&is_given_up);
-    if (settle(is_after_error) && !is_after_error) (void)module->finish();
+    if (exit_status != 0 || n_held > 0 || atomic_load(&is_given_up))
+        leave_time_for_last_words();
+    else if (settle())
+        (void)module->finish();
 }
 
 /* --- the start --- */

@@ -26,6 +26,7 @@ enum {
     FIRST_PAUSE_NS = 20 * 1000,
     LAST_PAUSE_NS = 500 * 1000,
     DRAIN_MS = 1000,
+    N_LAST_LOOKS = 100,
     PATIENCE_MS = 500, /* for the reason why a stream ended, which comes over the control connections */
 };
 
@@ -52,6 +53,7 @@ typedef struct in_stream {
     lksi_mpi_transfer *coming;
     bool is_whole;
     size_t n_taken;
+    int n_last_looks; /* in vain, since the sender has gone */
 } in_stream;
 
 struct lksi_mpi_streams {
@@ -140,7 +142,7 @@ static lks_status hear_hellos(const lksi_mpi_module *mpi) {
 /* --- ends --- */
 
 /* A rank says goodbye only when its pieces are being received, or after it has waited long for that. So if it is gone
- * and nothing has arrived, nothing will. */
+ * and nothing has arrived, nothing will. (A reader looks more than once: MPI may look before it makes progress.) */
 static lks_status look_for_end(lks_group *group, lksi_context context, int rank) {
     if (!lksi_tcp_is_gone(group, rank)) return LKS_OK;
     return lksi_tcp_refuse_gone(group, context, rank);
@@ -283,7 +285,8 @@ static lks_status read_some(lks_group *group, lksi_context context, int from, vo
     lks_status status = read_pieces(mpi, group, context, from, data, nbytes, n_read);
     lksi_mpi_leave();
     if (status != LKS_OK) return failed(group, context, status);
-    return *n_read == 0 && had_left && in->coming == NULL ? look_for_end(group, context, from) : LKS_OK;
+    if (*n_read > 0 || !had_left || in->coming != NULL || ++in->n_last_looks < N_LAST_LOOKS) return LKS_OK;
+    return look_for_end(group, context, from);
 }
 
 /* --- sleeping --- */
