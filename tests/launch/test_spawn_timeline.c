@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* launch/: the files of a timeline, if the ranks are threads or forked processes of a launcher that records, too. */
 #include "test.h"
 
