@@ -4,6 +4,7 @@
 #include "comm/bootstrap/star.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/mpi/mpi.h"
+#include "comm/transport/segment/message.h"
 #include "comm/transport/tcp/tcp.h"
 
 #include <string.h>
@@ -15,6 +16,55 @@ struct lksi_caller {
     int descriptor;
 };
 
+/* --- forked children ---
+ * A child has no other threads, so none would release a world's mutex or end a call on messages. Lock order: the
+ * mutexes of watches (whose fork handlers are registered later and so run earlier), worlds_mutex, then the mutex of
+ * each world. The fork handlers hold all of them. */
+
+static pthread_mutex_t worlds_mutex = PTHREAD_MUTEX_INITIALIZER;
+static lksi_world *worlds;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void hold_all(void) {
+    pthread_mutex_lock(&worlds_mutex);
+    for (lksi_world *each = worlds; each != NULL; each = each->next) pthread_mutex_lock(&each->mutex);
+}
+
+static void let_all_go(void) {
+    for (lksi_world *each = worlds; each != NULL; each = each->next) pthread_mutex_unlock(&each->mutex);
+    pthread_mutex_unlock(&worlds_mutex);
+}
+
+/* Runs in the child. The forking thread is in no call. */
+static void end_calls_of_other_threads(void) {
+    for (const lksi_world *world = worlds; world != NULL; world = world->next)
+        for (lks_group *each = world->groups; each != NULL; each = each->next_in_world) {
+            each->is_moved = false;
+            lksi_messenger_leave(each);
+        }
+    let_all_go();
+}
+
+static void prepare_for_forks(void) { (void)pthread_atfork(hold_all, let_all_go, end_calls_of_other_threads); }
+
+static void link_in(lksi_world *world) {
+    pthread_once(&fork_once, prepare_for_forks);
+    pthread_mutex_lock(&worlds_mutex);
+    world->next = worlds;
+    worlds = world;
+    pthread_mutex_unlock(&worlds_mutex);
+}
+
+static void link_out(const lksi_world *world) {
+    pthread_mutex_lock(&worlds_mutex);
+    lksi_world **link = &worlds;
+    while (*link != world) link = &(*link)->next;
+    *link = world->next;
+    pthread_mutex_unlock(&worlds_mutex);
+}
+
+/* --- its lifetime --- */
+
 lks_status lksi_world_create(lksi_world **world, lksi_thread_world *threads) {
     lksi_world *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
@@ -23,6 +73,7 @@ lks_status lksi_world_create(lksi_world **world, lksi_thread_world *threads) {
     created->threads = threads;
     created->door = -1;
     pthread_mutex_init(&created->mutex, NULL);
+    link_in(created);
     *world = created;
     return LKS_OK;
 }
@@ -55,6 +106,7 @@ void lksi_world_release(lksi_world *world) {
         world->callers = gone->next;
         lksi_free(gone);
     }
+    link_out(world);
     pthread_mutex_destroy(&world->mutex);
     lksi_free(world->left);
     lksi_free(world);

@@ -26,6 +26,7 @@ typedef struct lksi_door_hello {
 typedef struct lksi_caller lksi_caller;
 
 typedef struct lksi_world {
+    struct lksi_world *next; /* of this process, while it exists */
     atomic_int n_holding;
     unsigned n_forks;           /* lksi_n_forks when it was made */
     lksi_thread_world *threads; /* NULL if ranks are processes */

@@ -1378,6 +1378,66 @@ static void a_forked_child_frees_the_memory_alone_of_its_parents_world(void **st
     run_processes(2, a_child_frees_a_group_of_one, "tcp");
 }
 
+/* Waits on the world, and meanwhile progresses a message of `mine`. */
+typedef struct waiter {
+    lks_group *world, *mine;
+    bool is_right;
+} waiter;
+
+static int wait_for_rank_0(const waiter *w) {
+    float own = 0, number = 3;
+    lks_work *work;
+    MUST_OK(lks_irecv(w->mine, &own, 1, LKS_F32, 0, 1, NULL, &work));
+    MUST_OK(lks_recv(w->world, &number, 1, LKS_F32, 0, 1, NULL));
+    MUST_OK(lks_send(w->mine, &number, 1, LKS_F32, 0, 1));
+    MUST_OK(lks_work_wait(work));
+    MUST(own == 1);
+    return 0;
+}
+
+static void run_waiter(void *opaque) {
+    waiter *w = opaque;
+    w->is_right = wait_for_rank_0(w) == 0;
+}
+
+/* Each child has a copy of whatever the other thread held at the fork. */
+static int children_of_a_waiting_rank(int rank, int size, void *argument) {
+    (void)size;
+    waiter w = {0};
+    lksi_thread *thread;
+    float number = 1;
+    MUST_OK(lks_init(&w.world, &(lks_init_options){.transport = argument, .timeout_ms = 60000}));
+    MUST_OK(lks_group_split(w.world, rank, 0, &w.mine));
+    if (rank == 1) {
+        MUST_OK(lksi_thread_create(&thread, run_waiter, &w, "waiter"));
+        for (int i = 0; i < 200; i++) {
+            int state = 0;
+            pid_t child = fork();
+            if (child == 0) {
+                alarm(10);
+                lks_group_destroy(w.mine);
+                _exit(0);
+            }
+            MUST(waitpid(child, &state, 0) == child && state == 0);
+        }
+    }
+    MUST_OK(lks_barrier(w.world, NULL));
+    if (rank == 0) MUST_OK(lks_send(w.world, &number, 1, LKS_F32, 1, 1));
+    if (rank == 1) {
+        lksi_thread_join(thread);
+        MUST(w.is_right);
+    }
+    lks_group_destroy(w.mine);
+    lks_group_destroy(w.world);
+    return 0;
+}
+
+static void a_forked_child_does_not_wait_for_what_its_parents_threads_hold(void **state) {
+    (void)state;
+    run_processes(2, children_of_a_waiting_rank, "shm");
+    run_processes(2, children_of_a_waiting_rank, "tcp");
+}
+
 /* Rank 1 is process 1 of its namespace, and its child there is process 2, which ends. Rank 2 is process 2 of another
  * namespace. */
 static int join_in_a_container(int rank, int size, void *argument) {
@@ -2114,6 +2174,7 @@ int main(void) {
         cmocka_unit_test(a_forked_child_does_not_wait_for_a_worker_of_its_parent),
         cmocka_unit_test(a_forked_child_has_a_worker_of_its_own_in_a_group_of_one),
         cmocka_unit_test(a_forked_child_frees_the_memory_alone_of_its_parents_world),
+        cmocka_unit_test(a_forked_child_does_not_wait_for_what_its_parents_threads_hold),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_lost_in_another_namespace_is_named),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
