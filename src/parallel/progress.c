@@ -109,7 +109,8 @@ void lksi_progress_row_allow(lksi_progress_row *progress, size_t n) {
     if (is_asleep && !progress->may_spin) sched_yield();
 }
 
-/* Spins until the thread has ended an item. false: SPIN_NS was not enough. Called with the mutex held, which it
+/* Spins until the thread has ended an item. false: SPIN_NS was not enough, or other programs need the CPU. The thread
+ * itself may wait for this CPU, although there are enough CPUs, so this yields. Called with the mutex held, which it
  * releases while it spins. */
 static bool spin(lksi_progress_row *progress) {
     size_t n_seen = atomic_load(&progress->n_ended);
@@ -117,7 +118,7 @@ static bool spin(lksi_progress_row *progress) {
     pthread_mutex_unlock(&progress->mutex);
     for (int i = 1; atomic_load(&progress->n_ended) == n_seen; i++) {
         lksi_relax();
-        if (i % SPINS_PER_LOOK == 0 && lksi_now_ns() > limit_ns) break;
+        if (i % SPINS_PER_LOOK == 0 && (lksi_now_ns() > limit_ns || !lksi_yield())) break;
     }
     pthread_mutex_lock(&progress->mutex);
     return atomic_load(&progress->n_ended) != n_seen;

@@ -11,8 +11,8 @@
  * A patient worker that has a CPU to itself polls the network for longer, for about the time of a bucket on a slow
  * network. An idle CPU would answer late each time, and nothing else needs the CPU.
  *
- * If other programs compete for the CPUs, ranks neither spin nor yield for long but sleep (lksi_yield): the kernel
- * gives a CPU to a woken thread sooner than to one that yielded.
+ * If other programs compete for the CPUs, ranks neither spin nor yield for long but sleep (lksi_yield, and
+ * has_cpu_to_itself for workers): the kernel gives a CPU to a woken thread sooner than to one that yielded.
  *
  * Sleeps are cut into slices. So a wake-up that was lost with a killed rank costs a slice, not the whole timeout.
  */
@@ -82,6 +82,20 @@ static bool yield(const lksi_await *await) {
     return false;
 }
 
+/* A worker that polls does not yield. It sees that other programs need the CPU when the kernel has taken it away: then
+ * much time lies between two looks. */
+static bool has_cpu_to_itself(lksi_pauses *pauses, int64_t now_ns) {
+    enum { TAKEN_NS = 1000 * 1000, LATELY_NS = 100 * 1000 * 1000 };
+    static _Thread_local int64_t taken_ns = -LATELY_NS, crowded_until_ns;
+    if (pauses->looked_ns != 0 && now_ns - pauses->looked_ns >= TAKEN_NS) {
+        if (now_ns - taken_ns < LATELY_NS) crowded_until_ns = now_ns + LATELY_NS; /* once alone may be chance */
+        taken_ns = now_ns;
+    }
+    bool is_alone = now_ns >= crowded_until_ns;
+    pauses->looked_ns = is_alone ? now_ns : 0; /* it sleeps now, which is no sign of other programs */
+    return is_alone;
+}
+
 bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pauses) {
     if (!may_spin(group, context)) {
         return may_yield(context) && pauses->n++ < N_YIELDS && lksi_yield();
@@ -90,6 +104,7 @@ bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pause
     if (pauses->since_ns == 0) pauses->since_ns = now_ns;
     int64_t spun_ns = now_ns - pauses->since_ns;
     if (spun_ns > (lksi_work_is_patient() ? PATIENT_NS : group->spin_ns[context])) return false;
+    if (!may_yield(context) && !has_cpu_to_itself(pauses, now_ns)) return false;
     if (spun_ns > YIELD_AFTER_NS && may_yield(context)) return lksi_yield();
     lksi_relax();
     return true;

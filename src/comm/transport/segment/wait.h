@@ -66,7 +66,7 @@ int64_t lksi_deadline_ns(lks_group *group, lksi_context context);
 /* State of one wait. The caller zeroes it before the wait and whenever data has moved. */
 typedef struct lksi_pauses {
     int n;
-    int64_t since_ns;
+    int64_t since_ns, looked_ns;
 } lksi_pauses;
 
 /* One turn of a wait without a counter to poll: spins for a moment or yields. False: the thread should sleep. */
