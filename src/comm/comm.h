@@ -25,10 +25,9 @@ static inline int lksi_split(int n) {
     while (half * 2 < n) half *= 2;
     return half;
 }
-/* out[i] = op over k of scales[k] * inputs[k][i], in canonical order over k. `scales` may be NULL (all 1). `out` may be
- * one of the inputs. All instruction sets give the same bits. avg does not divide here. */
-void lksi_reduce_many(void *out, const void *const *inputs, const double *scales, int n_inputs, size_t count,
-                      lks_type type, lks_operator op);
+/* out[i] = op over k of inputs[k][i], in canonical order over k. `out` may be one of the inputs. All instruction sets
+ * give the same bits. avg does not divide here. */
+void lksi_reduce_many(void *out, const void *const *inputs, int n_inputs, size_t count, lks_type type, lks_operator op);
 
 /* --- the first exchange of a call (used by parallel/ for its own collectives) --- */
 

@@ -81,7 +81,7 @@ static lks_status find_index(const lksi_cuda_module *module, const lks_device_op
 
 lks_status lksi_cuda_device_create(lks_device **device, const lks_device_options *options) {
     const lksi_cuda_module *module;
-    lksi_cuda_options wanted = {.precision = options->precision};
+    lksi_cuda_options wanted = {0};
     bool has_branches;
     if (options->precision != LKS_F32 && options->precision != LKS_BF16)
         return lksi_error(LKS_ERR_UNSUPPORTED, "device cuda does not compute in %s: f32 and bf16 only",

@@ -35,7 +35,6 @@ typedef struct lksi_cuda_host {
 
 typedef struct lksi_cuda_options {
     int index;               /* which GPU, from 0 */
-    lks_type precision;      /* LKS_F32 or LKS_BF16 */
     bool times_convolutions; /* choose algorithms by timing them; otherwise by cuDNN's heuristics */
 } lksi_cuda_options;
 

@@ -25,9 +25,8 @@ typedef struct lksi_lowering {
     lksi_tensor inputs[LKSI_MAX_INPUTS];
     lksi_tensor outputs[LKSI_MAX_OUTPUTS];
     lksi_layout input_layouts[LKSI_MAX_INPUTS];   /* layouts of the inputs; REORDER: also output_layouts[0] */
-    lksi_layout output_layouts[LKSI_MAX_OUTPUTS]; /* required layout of an output if is_output_fixed */
-    bool is_output_fixed[LKSI_MAX_OUTPUTS];
-    bool is_output_unread[LKSI_MAX_OUTPUTS]; /* the output need not be written */
+    lksi_layout output_layouts[LKSI_MAX_OUTPUTS]; /* wanted; a kernel may answer with others, but for REORDER */
+    bool is_output_unread[LKSI_MAX_OUTPUTS];      /* the output need not be written */
     /* Element-wise operators on outputs[0], in this order. At most one is ADD. It adds inputs[n_inputs], which has the
      * same shape. If is_term_read, other nodes read the value before the addition, too: as outputs[n_outputs]. */
     const lksi_op *epilogues;

@@ -60,7 +60,6 @@ static lksi_lowering lowering_of(const compiler *c, const lksi_ir_node *node) {
     for (int i = 0; i < node->n_inputs; i++) lowering.input_layouts[i] = layout_of(c, node->inputs[i]);
     for (int i = 0; i < node->n_outputs; i++) {
         const lksi_ir_value *value = &c->ir.values[node->outputs[i]];
-        lowering.is_output_fixed[i] = value->role == LKSI_GRADIENT;
         if (value->role == LKSI_GRADIENT) lowering.output_layouts[i] = value->layout;
         lowering.is_output_unread[i] = value->role != LKSI_GRADIENT && c->n_users[node->outputs[i]] == 0;
     }

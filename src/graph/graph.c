@@ -179,7 +179,7 @@ static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type t
     if (status == LKS_OK) status = check_initial(name, type, initial);
     if (status == LKS_OK) status = check_momentum(name, momentum);
     if (status != LKS_OK) return lksi_graph_poison(graph, status);
-    lks_node node = {.op = op, .n_outputs = 1, .initial = initial};
+    lks_node node = {.op = op, .initial = initial};
     node.outputs[0] = (lksi_tensor){.type = type, .n_dims = n_dims};
     for (int i = 0; i < n_dims; i++) node.outputs[0].dims[i] = dims[i];
     node.momentum = momentum;
@@ -209,7 +209,7 @@ lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64
 
 lks_node *lks_full(lks_graph *graph, double number, int n_dims, const int64_t *dims) {
     if (graph == NULL) return lksi_graph_poison(NULL, lksi_error(LKS_ERR_ARGUMENT, "full: the graph is NULL"));
-    lks_node node = {.op = LKSI_OP_FULL, .n_outputs = 1, .attributes.number = number};
+    lks_node node = {.op = LKSI_OP_FULL, .attributes.number = number};
     node.outputs[0] = (lksi_tensor){.type = graph->device->float_type, .n_dims = n_dims};
     lks_status status = lksi_check_dims("full", n_dims, dims, true);
     for (int i = 0; status == LKS_OK && i < n_dims; i++) node.outputs[0].dims[i] = dims[i];
@@ -220,7 +220,7 @@ lks_node *lks_full(lks_graph *graph, double number, int n_dims, const int64_t *d
 lks_node *lksi_graph_random(lks_graph *graph) {
     for (size_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i]->op == LKSI_OP_RANDOM) return graph->nodes[i];
-    return append(graph, &(lks_node){.op = LKSI_OP_RANDOM, .n_outputs = 1, .outputs[0] = {LKS_I64, 1, {3}}});
+    return append(graph, &(lks_node){.op = LKSI_OP_RANDOM, .outputs[0] = {LKS_I64, 1, {3}}});
 }
 
 /* Whether all inputs are non-NULL nodes of one graph, and none is poison. Otherwise *answer is the node to return. */
@@ -247,7 +247,7 @@ lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_
     lks_node *answer;
     if (!check_inputs(op, inputs, n_inputs, &answer)) return answer;
     lks_graph *graph = inputs[0]->graph;
-    lks_node node = {.op = op, .n_inputs = n_inputs, .n_outputs = lksi_op_n_outputs(op)};
+    lks_node node = {.op = op, .n_inputs = n_inputs};
     if (attributes != NULL) node.attributes = *attributes;
     lksi_tensor shapes[LKSI_MAX_INPUTS];
     for (int i = 0; i < n_inputs; i++) {

@@ -17,8 +17,7 @@ struct lks_node {
     char *name; /* of inputs, parameters and buffers; otherwise NULL */
     int n_inputs;
     lks_node *inputs[LKSI_MAX_INPUTS];
-    lksi_tensor outputs[LKSI_MAX_OUTPUTS];
-    int n_outputs;
+    lksi_tensor outputs[LKSI_MAX_OUTPUTS]; /* lksi_op_n_outputs(op) */
     lks_initializer initial;
     double momentum;     /* buffers */
     lksi_custom *custom; /* custom operators: the node owns it */

@@ -189,8 +189,7 @@ lksi_lowering lksi_reorder_lowering(const lksi_tensor *tensor, lksi_layout from,
                            .inputs = {*tensor},
                            .outputs = {*tensor},
                            .input_layouts = {from},
-                           .output_layouts = {to},
-                           .is_output_fixed = {true}};
+                           .output_layouts = {to}};
 }
 
 /* --- reverse mode --- */

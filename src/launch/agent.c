@@ -159,11 +159,8 @@ static lks_status join(agent *a) {
     lksi_address head;
     int connection;
     lksi_build build;
-    lksi_agent_hello hello = {.magic = LKSI_AGENT_MAGIC,
-                              .node = run->node,
-                              .n_nodes = run->n_nodes,
-                              .n_slots = run->job.n_ranks,
-                              .pid = (int32_t)getpid()};
+    lksi_agent_hello hello = {
+        .magic = LKSI_AGENT_MAGIC, .node = run->node, .n_nodes = run->n_nodes, .n_slots = run->job.n_ranks};
     lksi_build_fill(&build);
     snprintf(hello.version, sizeof hello.version, "%.15s", build.version);
     hello.source = build.source;

@@ -28,9 +28,6 @@ static inline int lksi_exit_code(int result) { return result != 0 && (result & 0
 lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, int rank), void *argument,
                                  int64_t grace_ms, int *exit_status);
 
-/* Ends the process from one of its rank threads, whatever the others are doing. */
-_Noreturn void lksi_rank_threads_end(int exit_status);
-
 /* --- environment.c: the environment of a rank --- */
 
 typedef struct lksi_rank_environment {

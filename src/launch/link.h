@@ -23,8 +23,8 @@
 /* Has the same layout in every version, so that two versions can identify each other. */
 typedef struct lksi_agent_hello {
     uint64_t magic;
-    uint32_t source;                     /* source and version: see lksi_build */
-    int32_t node, n_nodes, n_slots, pid; /* n_nodes 0: given by the head */
+    uint32_t source;                /* source and version: see lksi_build */
+    int32_t node, n_nodes, n_slots; /* n_nodes 0: given by the head */
     char version[16];
     char host[64];
 } lksi_agent_hello;

@@ -74,7 +74,8 @@ static bool flush_in_time(void) {
     return true;
 }
 
-_Noreturn void lksi_rank_threads_end(int exit_status) {
+/* Ends the process from one of its rank threads, whatever the others are doing. */
+_Noreturn static void end_process(int exit_status) {
     (void)flush_in_time();
     _exit(exit_status);
 }
@@ -91,7 +92,7 @@ static void name_rank_that_exits(int exit_status, void *nothing) {
     (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
     (void)lks_report(LKS_ERR_PEER, NULL, 0);
     lksi_announce(LKSI_THREADS_END);
-    if (exit_status == 0) lksi_rank_threads_end(1); /* the other ranks have not succeeded */
+    if (exit_status == 0) end_process(1); /* the other ranks have not succeeded */
     if (!flush_in_time()) _exit(exit_status);
 }
 
@@ -127,7 +128,7 @@ static void end_the_rest(threads_job *job, const rank_thread *failed) {
         if (lksi_now_ns() > limit_ns) {
             (void)lks_report(failure_of(failed->rank, lksi_exit_code(failed->result)), NULL, 0);
             lksi_announce(LKSI_THREADS_END);
-            lksi_rank_threads_end(lksi_exit_code(failed->result));
+            end_process(lksi_exit_code(failed->result));
         }
         lksi_sleep_ns(10 * LKSI_NS_PER_MS);
     }

@@ -42,7 +42,7 @@ static char *partial_at(const lks_distributed_optimizer *optimizer, int level, s
 /* out = earlier + later; `out` may be `later`. */
 static void combine(const lks_distributed_optimizer *optimizer, void *out, const void *earlier, const void *later,
                     size_t count) {
-    lksi_reduce_many(out, (const void *[]){earlier, later}, NULL, 2, count, type_of(optimizer), LKS_SUM);
+    lksi_reduce_many(out, (const void *[]){earlier, later}, 2, count, type_of(optimizer), LKS_SUM);
 }
 
 /* The same in a GPU's memory. */

@@ -119,7 +119,7 @@ static void sum_blocks(lksi_compressor *compressor, const division *d, float *va
         size_t n = count - first < CHUNK ? count - first : CHUNK;
         for (int rank = 0; rank < size; rank++)
             decode(compressor, half->decoded + rank * CHUNK, half->received + (size_t)rank * (1 + d->each), first, n);
-        lksi_reduce_many(values + first, half->inputs, NULL, size, n, LKS_F32, LKS_SUM);
+        lksi_reduce_many(values + first, half->inputs, size, n, LKS_F32, LKS_SUM);
     }
 }
 

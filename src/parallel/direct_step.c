@@ -54,8 +54,7 @@ static void sum_block(lks_distributed_optimizer *optimizer, size_t begin, size_t
     int size = lks_group_size(optimizer->group);
     for (int rank = 0; rank < size; rank++)
         optimizer->inputs[rank] = (const char *)optimizer->gradients[rank] + begin * nbytes_each(optimizer);
-    lksi_reduce_many(out, optimizer->inputs, NULL, size, count, lksi_store_device(optimizer->store)->float_type,
-                     LKS_SUM);
+    lksi_reduce_many(out, optimizer->inputs, size, count, lksi_store_device(optimizer->store)->float_type, LKS_SUM);
     for (int rank = 0; optimizer->past_caches.is_second && rank < size; rank++)
         if (rank != lks_group_rank(optimizer->group))
             lksi_evict(optimizer->inputs[rank], count * nbytes_each(optimizer));

@@ -123,7 +123,7 @@ static lks_status add_rank(lks_distributed_optimizer *optimizer, const weight *w
         const float *rows = gradient + row * w->k;
         size_t count = (size_t)(m * w->k);
         if (is_added)
-            lksi_reduce_many(out, (const void *[]){out, rows}, NULL, 2, count, LKS_F32, LKS_SUM);
+            lksi_reduce_many(out, (const void *[]){out, rows}, 2, count, LKS_F32, LKS_SUM);
         else
             memcpy(out, rows, count * sizeof *out);
         return LKS_OK;
@@ -143,8 +143,8 @@ static lks_status add_ranks(lks_distributed_optimizer *optimizer, const weight *
     LKS_TRY(add_ranks(optimizer, w, first, first + half, row, m, level));
     if (end - first - half == 1) return add_rank(optimizer, w, first + half, row, m, true, out);
     LKS_TRY(add_ranks(optimizer, w, first + half, end, row, m, level + 1));
-    lksi_reduce_many(out, (const void *[]){out, optimizer->factored->levels[level + 1]}, NULL, 2, (size_t)(m * w->k),
-                     LKS_F32, LKS_SUM);
+    lksi_reduce_many(out, (const void *[]){out, optimizer->factored->levels[level + 1]}, 2, (size_t)(m * w->k), LKS_F32,
+                     LKS_SUM);
     return LKS_OK;
 }
 

@@ -8,7 +8,7 @@
 
 struct lksi_safetensors_writer {
     cJSON *header;
-    uint64_t declared_nbytes, appended_nbytes;
+    uint64_t declared_nbytes;
     lksi_new_file *file;
     uint64_t hash_offset; /* of the hash digits in the file */
     lksi_sha256 *hash;
@@ -85,7 +85,6 @@ lks_status lksi_safetensors_begin(lksi_safetensors_writer *writer, const char *p
 }
 
 lks_status lksi_safetensors_append(lksi_safetensors_writer *writer, const void *data, size_t nbytes) {
-    writer->appended_nbytes += nbytes;
     lksi_sha256_update(writer->hash, data, nbytes);
     return lksi_new_file_write(writer->file, data, nbytes);
 }

@@ -71,7 +71,9 @@ static void every_number_of_inputs_is_added_in_canonical_order(void **state) {
             for (int n = 1; n <= N_INPUTS && op != LKS_AVG; n++) {
                 if (!oracle_is_defined((lks_type)type, (lks_operator)op)) continue;
                 for (int k = 0; k < n; k++) oracle_fill(inputs[k], COUNT, (lks_type)type, k, (uint64_t)op, true);
-                lksi_reduce_many(out, (const void *const *)inputs, scales, n, COUNT, (lks_type)type, (lks_operator)op);
+                const lksi_reduction reduction = {
+                    (const void *const *)inputs, scales, n, &out, 1, (lks_type)type, (lks_operator)op, 1};
+                lksi_reduce_range(&reduction, 0, COUNT);
                 for (size_t i = 0; i < COUNT; i++)
                     assert_true(oracle_agrees(out, (const void *const *)inputs, scales, n, i, (lks_type)type,
                                               (lks_operator)op));
@@ -84,7 +86,7 @@ static void the_output_may_be_an_input(void **state) {
     (void)state;
     float a[COUNT], b[COUNT], c[COUNT];
     for (int i = 0; i < COUNT; i++) a[i] = (float)i, b[i] = 1, c[i] = 2;
-    lksi_reduce_many(c, (const void *const[]){a, b, c}, NULL, 3, COUNT, LKS_F32, LKS_SUM);
+    lksi_reduce_many(c, (const void *const[]){a, b, c}, 3, COUNT, LKS_F32, LKS_SUM);
     for (int i = 0; i < COUNT; i++) assert_true(c[i] == (float)i + 3);
 }
 
@@ -170,7 +172,7 @@ static void min_and_max_propagate_nan_and_order_zeros(void **state) {
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         for (int is_max = 0; is_max < 2; is_max++) {
             float out, wanted = pairs[i][2 + is_max];
-            lksi_reduce_many(&out, (const void *const[]){&pairs[i][0], &pairs[i][1]}, NULL, 2, 1, LKS_F32,
+            lksi_reduce_many(&out, (const void *const[]){&pairs[i][0], &pairs[i][1]}, 2, 1, LKS_F32,
                              is_max ? LKS_MAX : LKS_MIN);
             assert_true(isnan(wanted) ? isnan(out) : memcmp(&out, &wanted, sizeof out) == 0);
         }

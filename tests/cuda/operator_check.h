@@ -189,10 +189,8 @@ static inline void check_operator(const operator_case *c) {
     for (int i = 0; c->is_channels_last && i < c->n_inputs; i++)
         if (c->inputs[i].n_dims == 4)
             lowering.input_layouts[i] = (lksi_layout){CHANNELS_LAST, lksi_tensor_nbytes(&c->inputs[i])};
-    if (c->is_result_channels_last) {
-        lowering.is_output_fixed[0] = true;
+    if (c->is_result_channels_last)
         lowering.output_layouts[0] = (lksi_layout){CHANNELS_LAST, lksi_tensor_nbytes(&lowering.outputs[0])};
-    }
     void *in[LKSI_MAX_INPUTS], *expected[LKSI_MAX_OUTPUTS], *got[LKSI_MAX_OUTPUTS];
     for (int i = 0; i < c->n_inputs; i++) {
         in[i] = lksi_alloc(lksi_tensor_nbytes(&c->inputs[i]));

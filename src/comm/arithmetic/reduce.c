@@ -234,10 +234,9 @@ void lksi_reduce_contributions(void *out, const void *const *contributions, int 
     lksi_conclude(out, acc.bytes, divisor, count, type);
 }
 
-void lksi_reduce_many(void *out, const void *const *inputs, const double *scales, int n_inputs, size_t count,
-                      lks_type type, lks_operator op) {
+void lksi_reduce_many(void *out, const void *const *inputs, int n_inputs, size_t count, lks_type type,
+                      lks_operator op) {
     lksi_reduce_range(&(lksi_reduction){.inputs = inputs,
-                                        .scales = scales,
                                         .n_inputs = n_inputs,
                                         .outputs = &out,
                                         .n_outputs = 1,

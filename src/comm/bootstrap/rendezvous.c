@@ -21,9 +21,7 @@ void lksi_member_fill(lksi_member *member, const lksi_environment *environment) 
     *member = (lksi_member){.host_id = lksi_host_id(node),
                             .cpus_id = lksi_cpus_id(),
                             .n_cpus = lksi_cpu_count(),
-                            .size = environment->size,
-                            .local_rank = environment->local_rank,
-                            .local_size = environment->local_size};
+                            .size = environment->size};
     lksi_identity_fill(&member->identity, environment->rank);
 }
 

@@ -21,7 +21,7 @@ typedef struct lksi_member {
     lksi_identity identity;
     uint64_t host_id, cpus_id;
     int64_t n_cpus;
-    int32_t size, local_rank, local_size;
+    int32_t size;
     uint32_t world_index; /* how many worlds this process has begun before; only rank 0's counts */
     lksi_address address; /* where this rank accepts data connections */
 } lksi_member;

@@ -69,7 +69,6 @@ LKSI_FUNCTION(all_to_allv_direct);
 LKSI_ALGORITHM(all_to_all_pairwise);
 LKSI_ALGORITHM(all_to_all_bruck);
 LKSI_FUNCTION(native_barrier);
-LKSI_FUNCTION(native_broadcast);
 LKSI_FUNCTION(native_reduce);
 LKSI_FUNCTION(native_reduce_scatter);
 LKSI_FUNCTION(native_blocks);        /* gather, scatter, all_gather, all_to_all */
@@ -278,8 +277,7 @@ static inline lks_status lksi_offer_collect(lks_group *group, const lksi_call *c
 }
 /* The offer that `rank` published. */
 lksi_offer lksi_offer_of(const lks_group *group, int rank);
-/* After lksi_offer_collect: whether the input of at least one rank, or of every rank, can be read in place. */
-bool lksi_is_some_symmetric(const lks_group *group);
+/* After lksi_offer_collect: whether the input of every rank can be read in place. */
 bool lksi_are_all_symmetric(const lks_group *group);
 /* The reduction of group->inputs with the published scales into group->outputs[0]. */
 lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call);

@@ -13,5 +13,5 @@ const void *lksi_contribution(const lksi_call *call, size_t first, size_t count,
 
 void lksi_combine(const lksi_call *call, void *out, const void *low, const void *high, size_t count) {
     const void *inputs[2] = {low, high};
-    lksi_reduce_many(out, inputs, NULL, 2, count, lksi_accumulator_type(call->type), call->op);
+    lksi_reduce_many(out, inputs, 2, count, lksi_accumulator_type(call->type), call->op);
 }

@@ -18,7 +18,7 @@ lksi_offer lksi_offer_of(const lks_group *group, int rank) {
     return heard;
 }
 
-bool lksi_is_some_symmetric(const lks_group *group) {
+static bool is_some_symmetric(const lks_group *group) {
     for (int rank = 0; rank < group->size; rank++)
         if (lksi_post_of(group, rank)->place != 0) return true;
     return false;
@@ -179,7 +179,7 @@ lks_status lksi_reduce_by_memory(lks_group *group, const lksi_call *call, const 
     lksi_place_hear(way->agreement, lksi_offer_of(group, 0).is_in_place_better);
     lksi_reduction sum = lksi_offered_reduction(group, call);
     if (lksi_are_all_symmetric(group)) return way->in_place(group, call, &sum);
-    if (lksi_is_some_symmetric(group)) {
+    if (is_some_symmetric(group)) {
         if (way->place != 0) chunk = way->stage(group, call, 0, way->nbytes);
         LKS_TRY(lksi_meet(group));
     }

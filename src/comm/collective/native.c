@@ -66,19 +66,6 @@ lks_status lksi_native_barrier(lks_group *group, const lksi_call *call) {
     return run(group, call, &c);
 }
 
-lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call) {
-    lksi_mpi_collective c;
-    size_t each = lksi_type_nbytes(call->type);
-    LKS_TRY(agree(group, call, &c));
-    for (size_t first = 0, n; first < call->count; first += n) {
-        n = lksi_least(call->count - first, lksi_native_most);
-        c.out = lksi_at(call->out, first * each), c.count = (int)n;
-        LKS_TRY(run(group, call, &c));
-        group->progress.done_nbytes += n * each;
-    }
-    return LKS_OK;
-}
-
 /* --- reductions --- */
 
 /* Reduces elements [first, first + count). Buffers that need no conversion are used in place. `out` is NULL if this

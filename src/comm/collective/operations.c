@@ -57,7 +57,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                    .algorithms = {DIRECT(broadcast_direct), MESSAGES("naive", broadcast_naive),
                                   MESSAGES("tree", broadcast_tree), MESSAGES("ring", broadcast_ring),
                                   MESSAGES("scatter_allgather", broadcast_scatter_allgather),
-                                  TWO_LEVEL(broadcast_two_level), NATIVE(broadcast, BROADCAST)}},
+                                  TWO_LEVEL(broadcast_two_level), NATIVE(blocks, BROADCAST)}},
     [REDUCE] = {.name = "reduce",
                 .has_type = true,
                 .is_reduction = true,

@@ -23,7 +23,7 @@ size_t lksi_window_count(const lksi_window *window, int block) {
 
 lksi_window lksi_scatter_window(const lks_group *group, const lksi_call *call, size_t first, size_t length) {
     if (call->counts != NULL) return (lksi_window){.first = first, .length = length, .counts = call->counts};
-    size_t end = (size_t)(group->size - 1) * call->count + first + length;
+    size_t end = (size_t)group->size * call->count;
     return (lksi_window){.first = first, .stride = call->count, .length = length, .end = end};
 }
 
