@@ -6,7 +6,12 @@
 
 #include <lockstep/comm.h>
 
-enum { LKSI_BENCH_MAX_SIZES = 128, LKSI_BENCH_MIN_BLOCKS = 9, LKSI_BENCH_MAX_BLOCKS = 10000 };
+enum {
+    LKSI_BENCH_MAX_SIZES = 128,
+    LKSI_BENCH_MAX_TRANSPORTS = 5,
+    LKSI_BENCH_MIN_BLOCKS = 9,
+    LKSI_BENCH_MAX_BLOCKS = 10000
+};
 
 /* --- operations (bench_operation.c) --- */
 
@@ -67,8 +72,10 @@ int64_t lksi_bench_count_errors(const lksi_bench_operation *operation, const lks
 typedef struct lksi_bench_plan {
     const lksi_bench_operation *operation; /* NULL: all */
     const char *algorithm;                 /* "auto", a name, or "all" */
-    const char *transport;                 /* NULL: chosen by lks_init */
-    int n_ranks;                           /* 0: the ranks that a launcher has started */
+    /* One world after the other is made, each with one of these. NULL: chosen by lks_init. */
+    const char *transports[LKSI_BENCH_MAX_TRANSPORTS];
+    int n_transports;
+    int n_ranks; /* 0: the ranks that a launcher has started */
     bool as_threads, as_processes, is_symmetric, is_cold, is_used;
     lks_type type;
     lks_operator op;

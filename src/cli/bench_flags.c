@@ -56,14 +56,36 @@ static int set_sizes(void *plan, const char *value) {
 
 /* --- other options --- */
 
-static int set_transport(void *plan, const char *value) {
-    static const char *const known[] = {"auto", "thread", "shm", "tcp", "mpi"};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(value, known[i]) == 0) {
-            ((lksi_bench_plan *)plan)->transport = known[i];
-            return 0;
-        }
-    return lksi_refuse("bench", "--transport '%s' is not one of auto, thread, shm, tcp, mpi", value);
+static const char *find_transport(const char *name, size_t length) {
+    static const char *const known[LKSI_BENCH_MAX_TRANSPORTS] = {"auto", "thread", "shm", "tcp", "mpi"};
+    for (int i = 0; i < LKSI_BENCH_MAX_TRANSPORTS; i++)
+        if (strlen(known[i]) == length && memcmp(name, known[i], length) == 0) return known[i];
+    return NULL;
+}
+
+static bool has_transport(const lksi_bench_plan *plan, const char *name) {
+    for (int i = 0; i < plan->n_transports; i++)
+        if (strcmp(plan->transports[i], name) == 0) return true;
+    return false;
+}
+
+/* Each transport is possible once. */
+static bool parse_transports(lksi_bench_plan *plan, const char *text) {
+    plan->n_transports = 0;
+    for (;;) {
+        const size_t length = strcspn(text, ",");
+        const char *name = find_transport(text, length);
+        if (name == NULL || has_transport(plan, name)) return false;
+        plan->transports[plan->n_transports++] = name;
+        if (text[length] == '\0') return true;
+        text += length + 1;
+    }
+}
+
+static int set_transports(void *plan, const char *value) {
+    if (parse_transports(plan, value)) return 0;
+    return lksi_refuse("bench", "--transport '%s' is not one of auto, thread, shm, tcp, mpi, or a list such as shm,tcp",
+                       value);
 }
 
 static int set_type(void *plan, const char *value) {
@@ -119,7 +141,7 @@ static int set_operation(lksi_bench_plan *plan, const char *value) {
 
 static const lksi_option options[] = {
     {.name = "--algorithm", .kind = LKSI_OPTION_TEXT, .offset = AT(algorithm), .expected = "auto, a name, or all"},
-    {.name = "--transport", .kind = LKSI_OPTION_OTHER, .set = set_transport},
+    {.name = "--transport", .kind = LKSI_OPTION_OTHER, .set = set_transports},
     {.name = "--ranks", .kind = LKSI_OPTION_NUMBER, .offset = AT(n_ranks), .min = 1, .max = LKSI_MAX_RANKS},
     {.name = "--threads", .kind = LKSI_OPTION_FLAG, .offset = AT(as_threads)},
     {.name = "--processes", .kind = LKSI_OPTION_FLAG, .offset = AT(as_processes)},
@@ -182,18 +204,19 @@ static int check_ranks(const lksi_bench_plan *plan) {
     return 0;
 }
 
-/* Ranks are processes unless threads are requested, by option or by transport. */
+/* Ranks are processes unless threads are requested, by option or by transport. They are the same for all transports. */
 static int complete_mode(lksi_bench_plan *plan) {
-    const char *transport = plan->transport != NULL ? plan->transport : "auto";
-    bool is_thread = strcmp(transport, "thread") == 0;
+    const bool is_thread = has_transport(plan, "thread"), is_tcp = has_transport(plan, "tcp");
     if (plan->as_processes && is_thread) return lksi_refuse("bench", "--transport 'thread': the ranks are processes");
-    if (plan->n_ranks > 0 && strcmp(transport, "mpi") == 0)
+    if (plan->n_ranks > 0 && has_transport(plan, "mpi"))
         return lksi_refuse("bench", "--transport 'mpi' excludes --ranks: mpirun starts the ranks");
-    if (plan->as_threads && (strcmp(transport, "shm") == 0 || strcmp(transport, "tcp") == 0))
-        return lksi_refuse("bench", "--transport '%s': the ranks are threads", transport);
-    if (plan->n_ranks > 1 && plan->is_symmetric && strcmp(transport, "tcp") == 0)
-        return lksi_refuse("bench", "--symmetric: ranks that talk over tcp share no memory");
     plan->as_threads |= is_thread && plan->n_ranks > 0;
+    if (plan->as_threads && (is_tcp || has_transport(plan, "shm")))
+        return lksi_refuse("bench", "--transport '%s': the ranks are threads%s", is_tcp ? "tcp" : "shm",
+                           is_thread ? ", because of 'thread'" : "");
+    if (plan->n_ranks > 1 && plan->is_symmetric && is_tcp)
+        return lksi_refuse("bench", "--symmetric: ranks that talk over tcp share no memory");
+    if (plan->n_transports == 0) plan->n_transports = 1; /* lks_init chooses it */
     return 0;
 }
 
@@ -231,10 +254,12 @@ static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
         return lksi_refuse("bench", "--tune measures send_recv, not %s",
                            plan->operation != NULL ? plan->operation->name : "all");
     plan->operation = lksi_bench_operation_find("send_recv");
-    if (plan->transport == NULL && plan->as_threads)
+    if (plan->n_transports > 1)
+        return lksi_refuse("bench", "--tune measures one transport, not %d", plan->n_transports);
+    if (plan->n_transports == 0 && plan->as_threads)
         return lksi_refuse("bench", "--tune measures tcp, which threads do not use: without --threads, or with "
                                     "--transport thread");
-    if (plan->transport == NULL) plan->transport = "tcp";
+    if (plan->n_transports == 0) plan->transports[plan->n_transports++] = "tcp";
     if (plan->n_sizes == 0) plan->sizes[0] = 8, plan->sizes[1] = 4 << 20, plan->n_sizes = 2;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Plots time over size as an SVG file. Both axes are logarithmic. There is one curve per algorithm. The file references
- * nothing outside of it.
+/* Plots time over size as an SVG file. Both axes are logarithmic. There is one curve per algorithm and transport.
+ * The file references nothing outside of it.
  *
  *      us |            x--o          x algorithm
  *         |      x--o                o another
@@ -12,11 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 860, HEIGHT = 520, LEFT = 80, RIGHT = 180, TOP = 50, BOTTOM = 60, MAX_CURVES = 16 };
+enum { WIDTH = 860, HEIGHT = 520, LEFT = 80, RIGHT = 200, TOP = 50, BOTTOM = 60, MAX_CURVES = 28, LEGEND_STEP = 16 };
 
 /* The palette of Okabe and Ito, which people with colour blindness can distinguish. */
 static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
 enum { N_COLOURS = sizeof colours / sizeof *colours };
+static const char *const dashes[(MAX_CURVES + N_COLOURS - 1) / N_COLOURS] = {"none", "6 3", "2 3", "9 3 2 3"};
 
 typedef struct axis {
     double low, high; /* range, as logarithms to base 2 (bytes) or 10 (us) */
@@ -27,9 +28,10 @@ typedef struct plot {
     FILE *file;
     const lksi_bench_row *rows;
     size_t n_rows;
-    const char *curves[MAX_CURVES]; /* names of algorithms */
+    const lksi_bench_row *curves[MAX_CURVES]; /* the first row of each */
     int n_curves;
-    bool has_sizes; /* a barrier has none */
+    bool has_transports; /* more than one */
+    bool has_sizes;      /* a barrier has none */
     axis x, y;
 } plot;
 
@@ -54,11 +56,17 @@ static void set_axes(plot *p) {
     if (p->y.high <= p->y.low) p->y.high = p->y.low + 1;
 }
 
+static bool is_on(const plot *p, const lksi_bench_row *row, int curve) {
+    return strcmp(row->algorithm, p->curves[curve]->algorithm) == 0 &&
+           strcmp(row->transport, p->curves[curve]->transport) == 0;
+}
+
 static void find_curves(plot *p) {
     for (size_t i = 0; i < p->n_rows; i++) {
         int known = 0;
-        while (known < p->n_curves && strcmp(p->curves[known], p->rows[i].algorithm) != 0) known++;
-        if (known == p->n_curves && known < MAX_CURVES) p->curves[p->n_curves++] = p->rows[i].algorithm;
+        while (known < p->n_curves && !is_on(p, &p->rows[i], known)) known++;
+        if (known == p->n_curves && known < MAX_CURVES) p->curves[p->n_curves++] = &p->rows[i];
+        p->has_transports |= strcmp(p->rows[i].transport, p->rows[0].transport) != 0;
     }
 }
 
@@ -106,26 +114,37 @@ static void draw_y_axis(const plot *p) {
 
 /* `auto` is drawn first and wide, so that it is visible under the curve of the algorithm that it chose. */
 static const char *stroke_of(const plot *p, int curve) {
-    if (strcmp(p->curves[curve], "auto") == 0) return "stroke-width='7' stroke-opacity='0.35'";
-    return curve < N_COLOURS ? "stroke-width='2'" : "stroke-width='2' stroke-dasharray='6 3'";
+    return strcmp(p->curves[curve]->algorithm, "auto") == 0 ? "stroke-width='7' stroke-opacity='0.35'"
+                                                            : "stroke-width='2'";
+}
+
+static void name_curve(const plot *p, int curve, char name[64]) {
+    const lksi_bench_row *first = p->curves[curve];
+    if (p->has_transports)
+        snprintf(name, 64, "%s, %s", first->algorithm, first->transport);
+    else
+        snprintf(name, 64, "%s", first->algorithm);
 }
 
 static void draw_curve(const plot *p, int curve) {
-    const char *colour = colours[curve % N_COLOURS], *stroke = stroke_of(p, curve);
-    fprintf(p->file, "<polyline fill='none' stroke='%s' %s points='", colour, stroke);
+    const char *colour = colours[curve % N_COLOURS], *stroke = stroke_of(p, curve), *dash = dashes[curve / N_COLOURS];
+    char name[64];
+    name_curve(p, curve, name);
+    fprintf(p->file, "<polyline fill='none' stroke='%s' %s stroke-dasharray='%s' points='", colour, stroke, dash);
     for (size_t i = 0; i < p->n_rows; i++)
-        if (strcmp(p->rows[i].algorithm, p->curves[curve]) == 0)
+        if (is_on(p, &p->rows[i], curve))
             fprintf(p->file, "%.1f,%.1f ", x_of(p, p->rows[i].nbytes), y_of(p, p->rows[i].time_us_median));
     fprintf(p->file, "'/>\n");
     for (size_t i = 0; i < p->n_rows; i++)
-        if (strcmp(p->rows[i].algorithm, p->curves[curve]) == 0)
+        if (is_on(p, &p->rows[i], curve))
             fprintf(p->file,
                     "<circle cx='%.1f' cy='%.1f' r='3' fill='%s'><title>%s, %zu bytes: %.2f us</title></circle>\n",
-                    x_of(p, p->rows[i].nbytes), y_of(p, p->rows[i].time_us_median), colour, p->curves[curve],
-                    p->rows[i].nbytes, p->rows[i].time_us_median);
-    int y = TOP + 14 + 20 * curve, x = WIDTH - RIGHT + 16;
-    fprintf(p->file, "<line x1='%d' y1='%d' x2='%d' y2='%d' stroke='%s' %s/>\n", x, y, x + 24, y, colour, stroke);
-    fprintf(p->file, "<text x='%d' y='%d'>%s</text>\n", x + 30, y + 4, p->curves[curve]);
+                    x_of(p, p->rows[i].nbytes), y_of(p, p->rows[i].time_us_median), colour, name, p->rows[i].nbytes,
+                    p->rows[i].time_us_median);
+    int y = TOP + 14 + LEGEND_STEP * curve, x = WIDTH - RIGHT + 16;
+    fprintf(p->file, "<line x1='%d' y1='%d' x2='%d' y2='%d' stroke='%s' %s stroke-dasharray='%s'/>\n", x, y, x + 24, y,
+            colour, stroke, dash);
+    fprintf(p->file, "<text x='%d' y='%d'>%s</text>\n", x + 30, y + 4, name);
 }
 
 static void draw(const plot *p) {
@@ -135,9 +154,9 @@ static void draw(const plot *p) {
     fprintf(p->file, "<style>text { font: 13px sans-serif; fill: #222 } .title { font-size: 16px } "
                      ".grid { stroke: #ddd; stroke-width: 1 }</style>\n");
     fprintf(p->file, "<rect width='%d' height='%d' fill='#fff'/>\n", WIDTH, HEIGHT);
-    fprintf(p->file, "<text class='title' x='%d' y='28'>%s, %s, %d rank%s, %s%s</text>\n", LEFT, first->op, first->type,
-            first->ranks, first->ranks > 1 ? "s" : "", first->transport,
-            first->is_symmetric ? ", symmetric buffers" : "");
+    fprintf(p->file, "<text class='title' x='%d' y='28'>%s, %s, %d rank%s%s%s%s</text>\n", LEFT, first->op, first->type,
+            first->ranks, first->ranks > 1 ? "s" : "", p->has_transports ? "" : ", ",
+            p->has_transports ? "" : first->transport, first->is_symmetric ? ", symmetric buffers" : "");
     draw_x_axis(p);
     draw_y_axis(p);
     for (int curve = 0; curve < p->n_curves; curve++) draw_curve(p, curve);

@@ -5,15 +5,15 @@
 #include <cjson/cJSON.h>
 
 lks_status lksi_bench_print_header(void) {
-    printf("%-15s %12s %12s %-5s %-17s %-17s %12s %12s %9s %9s %7s\n", "operation", "bytes", "count", "type",
-           "algorithm", "chosen", "time us", "p99 us", "algbw", "busbw", "errors");
+    printf("%-15s %12s %12s %-5s %-9s %-17s %-17s %12s %12s %9s %9s %7s\n", "operation", "bytes", "count", "type",
+           "transport", "algorithm", "chosen", "time us", "p99 us", "algbw", "busbw", "errors");
     return lksi_output_flush();
 }
 
 lks_status lksi_bench_print_row(const lksi_bench_row *row) {
-    printf("%-15s %12zu %12zu %-5s %-17s %-17s %12.2f %12.2f %9.3f %9.3f %7lld\n", row->op, row->nbytes, row->count,
-           row->type, row->algorithm, row->chosen, row->time_us_median, row->time_us_p99, row->algbw, row->busbw,
-           (long long)row->n_errors);
+    printf("%-15s %12zu %12zu %-5s %-9s %-17s %-17s %12.2f %12.2f %9.3f %9.3f %7lld\n", row->op, row->nbytes,
+           row->count, row->type, row->transport, row->algorithm, row->chosen, row->time_us_median, row->time_us_p99,
+           row->algbw, row->busbw, (long long)row->n_errors);
     return lksi_output_flush();
 }
 

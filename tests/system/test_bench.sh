@@ -91,6 +91,14 @@ run bench all_reduce --ranks 2 --transport thread --sizes 4 --json "$work/json"
 check "--transport thread makes threads of the ranks" json 'row["transport"] == "thread"'
 run bench all_reduce --ranks 2 --transport tcp --sizes 4,64K --json "$work/json"
 check "--transport tcp" eval 'succeeded 2 && json "row[\"transport\"] == \"tcp\""'
+run bench all_reduce --ranks 2 --transport shm,tcp --algorithm all --sizes 4,64 --json "$work/json" --plot "$work/transports.svg"
+of_transport() { [ "$(grep -c "\"algorithm\":\"ring\".*\"transport\":\"$1\"" "$work/json")" = 2 ] && [ "$(grep -cE "^all_reduce .* $1 +ring " "$work/out")" = 2 ]; }
+check "a list of transports: sizes and algorithms over each, in one table and file" \
+  eval 'status_is 0 && json "row[\"transport\"] in (\"shm\", \"tcp\")" && of_transport shm && of_transport tcp'
+check "the plot has a curve for each algorithm and transport" \
+  eval 'well_formed "$work/transports.svg" && grep -q ">ring, shm</text>" "$work/transports.svg" && grep -q ">ring, tcp</text>" "$work/transports.svg"'
+run run -n 2 "$lockstep" bench all_reduce --transport shm,tcp --sizes 4 --json "$work/json"
+check "also as ranks of a launcher" eval 'succeeded 2 && [ "$(grep -o "\"transport\":\"...\"" "$work/json" | tr "\n" " ")" = "\"transport\":\"shm\" \"transport\":\"tcp\" " ]'
 run bench all_gather --ranks 3 --sizes 4,8,12,16 --json "$work/json"
 check "sizes that hold the same whole elements are one" eval 'rows 1 && json "row[\"bytes\"] == 12"'
 
@@ -164,6 +172,10 @@ while read -r flag value; do
 done <<'EOF2'
 --algorithm frobnicate
 --transport pigeon
+--transport all
+--transport shm,pigeon
+--transport shm,shm
+--transport shm,
 --ranks 0
 --ranks 2x
 --sizes 4:
@@ -201,8 +213,12 @@ run bench all_reduce --ranks 2 --processes --transport thread
 check "--processes with thread is refused" refused "--transport 'thread'"
 run bench all_reduce --ranks 2 --threads --transport tcp
 check "--threads with tcp is refused" refused "--transport 'tcp'"
+run bench all_reduce --ranks 2 --transport tcp,thread
+check "so is tcp in a list with thread" refused "--transport 'tcp': the ranks are threads, because of 'thread'"
+run bench --tune --ranks 2 --transport shm,tcp
+check "--tune of several transports is refused" refused "--tune measures one transport, not 2"
 run bench --tune --ranks 2 --threads
-check "so are they with --tune" refused "--tune measures tcp"
+check "so are threads with --tune" refused "--tune measures tcp"
 run bench all_reduce --ranks 2 --transport tcp --symmetric
 check "--symmetric over tcp is refused, before anything is printed" eval 'refused "--symmetric" && [ ! -s "$work/out" ]'
 LOCKSTEP_TRANSPORT=tcp run run -n 2 "$lockstep" bench all_reduce --symmetric --sizes 4
