@@ -25,7 +25,7 @@ static const char help_text[] =
     "Restarts:\n"
     "  --max-restarts R  restart all ranks after a failure, up to R times; they continue from their last checkpoint;\n"
     "                    LOCKSTEP_GENERATION is 1 for the first restart\n"
-    "  --min-ranks M     the smallest number of ranks to continue with if a host is lost (the initial number)\n"
+    "  --min-ranks M     the fewest ranks to continue with if a host is lost (all; with --grains 1)\n"
     "  --grains G        use only numbers of ranks that divide G, a power of two; LOCKSTEP_GRAINS shows it\n"
     "\n"
     "Several hosts, with the same command started on each:\n"
@@ -173,8 +173,10 @@ static int run_here(const lksi_run *run) {
     return end.exit_status;
 }
 
+/* With grains the result does not depend on the number of ranks, so there is no need to wait for a lost host. */
 static void set_defaults(lksi_run *run) {
     if (run->node < 0) run->node = 0;
+    if (run->min_ranks == 0 && run->job.grains > 0) run->min_ranks = 1;
     if (run->join_timeout_ms == 0) run->join_timeout_ms = 300000;
     if (run->heartbeat_timeout_ms == 0) run->heartbeat_timeout_ms = 10000;
 }

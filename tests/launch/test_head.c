@@ -49,8 +49,8 @@ static head_process start_lockstep(char *const *arguments) {
     return head;
 }
 
-/* Starts the head as node 0 of two. */
-static head_process start_head_with(const char *program) {
+/* Starts the head as node 0 of two. `option` and `value` say how few ranks are enough. */
+static head_process start_head_with(const char *option, const char *value, const char *program) {
     char number[16];
     const int port = free_port();
     snprintf(number, sizeof number, "%d", port);
@@ -68,8 +68,10 @@ static head_process start_head_with(const char *program) {
                                                   number,
                                                   "--max-restarts",
                                                   "1",
-                                                  "--min-ranks",
-                                                  "1",
+                                                  "--join-timeout",
+                                                  "20",
+                                                  (char *)(uintptr_t)option,
+                                                  (char *)(uintptr_t)value,
                                                   "--grace",
                                                   "0.1",
                                                   "sh",
@@ -81,7 +83,7 @@ static head_process start_head_with(const char *program) {
 }
 
 /* Its ranks exit immediately. */
-static head_process start_head(void) { return start_head_with("true"); }
+static head_process start_head(void) { return start_head_with("--min-ranks", "1", "true"); }
 
 /* Starts a run over the hosts of a hosts file. This program plays the remote shell, of kind `kind`. */
 static head_process start_head_of(const char *hosts, const char *kind, char *const *more) {
@@ -193,13 +195,27 @@ static void a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others(voi
     assert_ends(&head, 0, "generation 1 of 1 rank follows");
 }
 
+/* The bits do not depend on the number of ranks. */
+static void with_grains_the_ranks_that_are_left_go_on(void **state) {
+    (void)state;
+    lksi_link link;
+    const lksi_agent_hello hello = right_hello();
+    const head_process head =
+        start_head_with("--grains", "2", "while [ $LOCKSTEP_GENERATION != 1 ]; do sleep 0.02; done");
+    lksi_link_open(&link, join(head.port, &hello));
+    await_message(&link, LKSI_MESSAGE_START, 0);
+    lksi_link_close(&link);
+    assert_ends(&head, 0, "generation 1 of 1 rank follows");
+}
+
 /* The ranks get SIGTERM, but catch it and exit with status 0. */
 static void ranks_that_end_well_make_room_for_more(void **state) {
     (void)state;
     char text[2048];
     lksi_link link;
     const lksi_agent_hello hello = right_hello();
-    const head_process head = start_head_with("trap 'exit 0' TERM; echo in $LOCKSTEP_GENERATION >&2\n"
+    const head_process head = start_head_with("--min-ranks", "1",
+                                              "trap 'exit 0' TERM; echo in $LOCKSTEP_GENERATION >&2\n"
                                               "while [ $LOCKSTEP_GENERATION != 2 ]; do sleep 0.02; done");
     lksi_link_open(&link, join(head.port, &hello));
     await_message(&link, LKSI_MESSAGE_START, 0);
@@ -225,7 +241,7 @@ static void a_signal_while_the_run_grows_ends_it_with_its_status(void **state) {
         "trap 'echo asked >&2; until [ -e %s ]; do sleep 0.02; done; exit 0' TERM; echo in $LOCKSTEP_GENERATION >&2\n"
         "while :; do sleep 0.02; done",
         go);
-    const head_process head = start_head_with(program);
+    const head_process head = start_head_with("--min-ranks", "1", program);
     lksi_link_open(&link, join(head.port, &hello));
     await_message(&link, LKSI_MESSAGE_START, 0);
     lksi_link_close(&link);
@@ -456,6 +472,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
+        cmocka_unit_test(with_grains_the_ranks_that_are_left_go_on),
         cmocka_unit_test(ranks_that_end_well_make_room_for_more),
         cmocka_unit_test(a_signal_while_the_run_grows_ends_it_with_its_status),
         cmocka_unit_test(a_host_that_claims_no_port_is_lost),
