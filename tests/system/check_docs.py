@@ -13,7 +13,7 @@ import sys
 PAGES = sorted(glob.glob("docs/*.md") + glob.glob("docs/decisions/*.md")) + ["README.md", "CONTRIBUTING.md"]
 USER_PAGES = ("docs/launching.md", "docs/exercises.md", "docs/from-pytorch.md")
 # Flags of other programs that our documentation names: Slurm's, Docker's, torchrun's.
-FOREIGN_FLAGS = {"--exact", "--ntasks-per-node", "--gpus-per-task", "--shm-size", "--redirects", "--tee",
+FOREIGN_FLAGS = {"--exact", "--mpi", "--ntasks-per-node", "--gpus-per-task", "--shm-size", "--redirects", "--tee",
                  "--standalone", "--oversubscribe", "--allow-run-as-root"}
 findings = []
 
