@@ -377,6 +377,55 @@ static void averages_are_not_clipped(void **state) {
     assert_string_equal(hexes[0], hexes[1]);
 }
 
+/* A batch norm's averages lie behind the parameters of their bucket. They do not count. */
+static int measure_beside_buffers(void *argument) {
+    (void)argument;
+    enum { N_CHANNELS = 8192, N_ROWS = 2 };
+    static const int32_t labels[N_ROWS] = {0, 1};
+    static float rows[N_ROWS * N_CHANNELS];
+    lks_group *group;
+    lks_store *store;
+    lks_program *program;
+    lks_distributed_optimizer *optimizer;
+    const lks_step_sums mine = {.n_samples = N_ROWS};
+    lks_step_sums all;
+    double squares = 0;
+    for (int i = 0; i < N_ROWS * N_CHANNELS; i++) rows[i] = (float)(i * 37 % 101);
+    RANK_OK(lks_init(&group, NULL));
+    lks_graph *graph = lks_graph_create(lks_device_default(group));
+    lks_node *x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_CHANNELS});
+    lks_node *y = lks_input(graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *loss = lks_cross_entropy(lks_linear(lks_batch_norm(x, "bn"), N_CLASSES, "fc"), y);
+    const lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1, .clip_norm = 1});
+    const lks_program_options options = {.batch = N_ROWS, .is_training = 1, .loss = loss};
+    RANK_OK(lks_distributed_store_create(
+        &store, group, loss, &(lks_distributed_options){.seed = 1, .strategy = LKS_STRATEGY_BUCKETED}));
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &rule));
+    RANK_OK(lks_program_create(&program, store, &options));
+    RANK_OK(lks_program_set_input(program, x, rows));
+    RANK_OK(lks_program_set_input(program, y, labels));
+    RANK_OK(lks_program_forward(program));
+    RANK_OK(lks_program_backward(program, N_ROWS));
+    for (int i = 0; i < lks_store_n_parameters(store); i++) {
+        size_t count;
+        const float *gradient = lks_store_gradient(store, i, &count);
+        for (size_t k = 0; k < count; k++) squares += (double)gradient[k] * gradient[k];
+    }
+    RANK_OK(lks_distributed_optimizer_step(optimizer, &mine, &all));
+    RANK_CHECK(fabs(all.grad_norm * N_ROWS / sqrt(squares) - 1) < 1e-5);
+    lks_program_destroy(program);
+    lks_distributed_optimizer_destroy(optimizer);
+    lks_store_destroy(store);
+    lks_graph_destroy(graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void averages_do_not_count_in_the_norm(void **state) {
+    (void)state;
+    run_ranks(1, measure_beside_buffers, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clipping_gives_the_same_bits_by_both_strategies),
@@ -387,6 +436,7 @@ int main(void) {
         cmocka_unit_test(pieces_train_like_the_whole_batch),
         cmocka_unit_test(a_rank_without_samples_still_brings_what_it_accumulated),
         cmocka_unit_test(averages_are_not_clipped),
+        cmocka_unit_test(averages_do_not_count_in_the_norm),
         cmocka_unit_test(learning_rates_that_differ_are_noticed),
     };
     return run_group(tests);

@@ -244,6 +244,8 @@ check "a log directory that cannot be made is named" eval '! status_is 0 && err_
 
 run run -n 3 bash -c '[ $RANK = 1 ] || { sleep 0.4; exit 3; }'
 check "a rank that ended early is named, others may have waited for it" eval 'status_is 3 && err_lines 1 && err_has "exited with status 3; before that rank 1 had ended with status 0$"'
+run run -n 2 bash -c '[ $RANK = 1 ] || exit 3; trap "sleep 0.3; exit 0" TERM; while :; do sleep 0.05; done'
+check "a rank that ended after the failure is not said to have ended before" eval 'status_is 3 && err_has "exited with status 3$"'
 
 # --- the environment ---
 run run -n 3 bash -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR ${#LOCKSTEP_JOB_KEY} $OMP_NUM_THREADS'
