@@ -15,7 +15,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { POLL_MS = 100, FAREWELL_MS = 1000, LATECOMERS_MS = 3000, N_REFUSED = 16, OTHER_KEY_NBYTES = 160 };
+enum {
+    POLL_MS = 100,
+    FAREWELL_MS = 1000,
+    LATECOMERS_MS = 3000,
+    AFTER_LOSS_MS = 500,
+    N_REFUSED = 16,
+    OTHER_KEY_NBYTES = 160
+};
 
 typedef struct store {
     const lksi_environment *environment;
@@ -264,9 +271,12 @@ static int count_missing(const store *s) {
 }
 
 /* Ranks that start a little later than rank 0 would otherwise not learn of the error and wait until their deadline.
- * They read the launcher's notice themselves. */
+ * They read the launcher's notice themselves. After the loss of a rank, rank 0 stays only briefly: all ranks shall
+ * return within a second of it. */
 static void tell_latecomers(store *s) {
     int64_t limit_ns = s->began_ns + LATECOMERS_MS * INT64_C(1000000);
+    int64_t soon_ns = lksi_running_ns() + AFTER_LOSS_MS * INT64_C(1000000);
+    if (s->status == LKS_ERR_PEER && soon_ns < limit_ns) limit_ns = soon_ns;
     while (count_missing(s) > 0 && lksi_running_ns() < limit_ns && lksi_notice_board_check() == LKS_OK) {
         struct pollfd arrivals = {.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
         (void)lksi_poll(&arrivals, 1, POLL_MS);
