@@ -7,8 +7,12 @@
  * that waits in another group. If all ranks wait in a circle, it is the rank that is furthest behind: it was stopped
  * before it could publish that, or has left out a call. If no rank is behind, it is the awaited rank, and the text says
  * which rank that one waits for.
+ *
+ * A chain that goes on in another group is not followed there. But if a rank of this host is stopped in any group of
+ * this process, the text names it.
  */
 #include "comm/comm_internal.h"
+#include "comm/world.h"
 
 #include <unistd.h>
 
@@ -104,11 +108,28 @@ static void explain_circle(const lks_group *group, const lksi_doing *doing, bool
         snprintf(why, why_nbytes, "%s", awaited);
 }
 
-static void explain(const lksi_doing *doing, bool is_seen, char *why, size_t why_nbytes) {
+/* Writes "; rank 1 (host a, pid 7) is stopped". Returns false if no rank of this host is. */
+static bool find_stopped(lksi_world *world, char *text, size_t text_nbytes) {
+    bool is_found = false;
+    pthread_mutex_lock(&world->mutex);
+    for (const lks_group *group = world->groups; group != NULL && !is_found; group = group->next_in_world)
+        for (int seat = 0; seat < group->n_seats && !is_found; seat++) {
+            int rank = group->rank_of[seat];
+            is_found = !lksi_has_left(group, rank) && is_stopped(group, seat);
+            if (is_found) snprintf(text, text_nbytes, "; %s is stopped", lksi_rank_describe(group, rank).text);
+        }
+    pthread_mutex_unlock(&world->mutex);
+    return is_found;
+}
+
+static void explain(const lks_group *group, const lksi_doing *doing, bool is_seen, char *why, size_t why_nbytes) {
+    char stopped[128];
     if (!is_seen)
         why[0] = '\0';
     else if (doing->elsewhere[0] != '\0')
-        snprintf(why, why_nbytes, "is in %s (do all ranks make the same calls?)", doing->elsewhere);
+        snprintf(why, why_nbytes, "is in %s%s", doing->elsewhere,
+                 find_stopped(group->world, stopped, sizeof stopped) ? stopped
+                                                                     : " (do all ranks make the same calls?)");
     else if (doing->awaited == LKSI_DOING_ANY)
         snprintf(why, why_nbytes, "waits for any rank");
     else
@@ -122,6 +143,7 @@ static int follow(const lks_group *group, const lksi_doing *doing, bool asks, in
         snprintf(why, why_nbytes, group->seat_of[rank] >= 0 ? "is stopped" : "does not answer");
         return rank; /* rank 0 is checked first: without it no answer is forwarded */
     }
+    if (awaited < 0) return awaited;
     int end = awaited, n_hops = 0;
     while (doing[end].awaited >= 0 && doing[end].awaited < group->size && n_hops++ < group->size)
         end = doing[end].awaited;
@@ -133,7 +155,7 @@ static int follow(const lks_group *group, const lksi_doing *doing, bool asks, in
         if (lksi_has_left(group, end))
             snprintf(why, why_nbytes, "has left the group");
         else
-            explain(&doing[end], asks || group->seat_of[end] >= 0, why, why_nbytes);
+            explain(group, &doing[end], asks || group->seat_of[end] >= 0, why, why_nbytes);
     }
     return end;
 }

@@ -53,8 +53,9 @@ void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_
 bool lksi_has_left(const lks_group *group, int rank);
 /* Whether ranks of other hosts can be asked what they are doing. Rank 0 forwards the questions, so it must be there. */
 bool lksi_can_ask(const lks_group *group);
-/* The rank that causes a wait for `awaited` (blame.c). `why` ("is stopped") may become empty. `asks`: also asks ranks
- * of other hosts. That is for the end of a wait only, because hundreds of ranks may ask at the same time. */
+/* The rank that causes a wait for `awaited` (blame.c). -1: any rank is awaited; the result is a rank that is stopped or
+ * does not answer, or -1. `why` ("is stopped") may become empty. `asks`: also asks ranks of other hosts. That is for
+ * the end of a wait only, because hundreds of ranks may ask at the same time. */
 int lksi_blame(const lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes);
 
 /* --- ordinary memory of other processes of the host (transport/shm/peek.c) --- */

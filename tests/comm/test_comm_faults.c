@@ -465,6 +465,65 @@ static void a_stopped_rank_is_named_at_the_deadline(void **state) {
         run_fate(&(fate){.doomed = doomed, .is_stopped = true}, 3, loop_until_error);
 }
 
+/* Rank 0 waits for a message of any rank, and rank 2 for rank 0, whose deadline is earlier. */
+static int receive_from_any_until_error(int rank, int size, void *argument) {
+    (void)size;
+    const fate *f = argument;
+    lks_group *world;
+    int32_t x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = fate_timeout_ms(f), .transport = f->argument}));
+    f->pids[rank] = getpid();
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == f->doomed) {
+        meet_fate(f);
+        return 0;
+    }
+    lks_status status = rank == 0 ? lks_recv(world, &x, 1, LKS_I32, LKS_ANY_SOURCE, 0, NULL)
+                                  : lks_barrier(world, &(lks_collective_options){.timeout_ms = 20000});
+    int line = check_fate(f, status);
+    if (line != 0) return line;
+    MUST_SAY(" for any rank, of which rank 1 (host ");
+    MUST_SAY(strcmp(f->argument, "shm") == 0 ? ") is stopped; recv, " : ") does not answer; recv, ");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_stopped_rank_is_named_where_any_rank_is_awaited(void **state) {
+    (void)state;
+    run_fate(&(fate){.doomed = 1, .is_stopped = true, .argument = "shm"}, 3, receive_from_any_until_error);
+    run_fate(&(fate){.doomed = 1, .is_stopped = true, .argument = "tcp"}, 3, receive_from_any_until_error);
+}
+
+/* Rank 0 waits in the world for rank 1, which is stopped, and rank 2 for rank 0 in a group of both. */
+static int wait_in_two_groups_until_error(int rank, int size, void *argument) {
+    (void)size;
+    const fate *f = argument;
+    lks_group *world, *pair;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = fate_timeout_ms(f), .transport = "shm"}));
+    f->pids[rank] = getpid();
+    MUST_OK(lks_group_split(world, rank == f->doomed, rank, &pair));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == f->doomed) {
+        meet_fate(f);
+        return 0;
+    }
+    lks_status status =
+        rank == 0 ? lks_barrier(world, &(lks_collective_options){.timeout_ms = 4000}) : lks_barrier(pair, NULL);
+    int line = check_fate(f, status);
+    if (line != 0) return line;
+    if (rank == 2) MUST_SAY("which is in call 3 (barrier) of the group that this one was split from; rank 1 (host ");
+    MUST_SAY("is stopped; barrier, call ");
+    MUST(strstr(lks_error_text(), "same calls") == NULL);
+    lks_group_destroy(pair);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_stopped_rank_is_named_though_another_group_waits_for_it(void **state) {
+    (void)state;
+    run_fate(&(fate){.doomed = 1, .is_stopped = true}, 3, wait_in_two_groups_until_error);
+}
+
 /* Shared. The time until the kill counts from when all ranks work, so a slow start does not matter. */
 typedef struct victim {
     int rank;
@@ -2154,6 +2213,8 @@ int main(void) {
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_kill_at_any_moment_is_survived),
         cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
+        cmocka_unit_test(a_stopped_rank_is_named_where_any_rank_is_awaited),
+        cmocka_unit_test(a_stopped_rank_is_named_though_another_group_waits_for_it),
         cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),
         cmocka_unit_test(a_suspended_job_goes_on_where_it_was),
         cmocka_unit_test(what_a_suspended_job_has_yet_to_wait_for_is_not_late),

@@ -151,10 +151,11 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
     if (progress->has_tag) lksi_match_describe_rest(group, text, text_nbytes);
 }
 
-/* Names the awaited ranks. If the first one waits for another rank, the last rank of that chain is named, too. */
+/* Names the awaited ranks. If the first one waits for another rank, the last rank of that chain is named, too. If any
+ * rank is awaited, one that is stopped is named. */
 static void describe_awaited(const lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
                              size_t text_nbytes) {
-    char why[192] = "";
+    char why[256];
     const lks_group *whole = whole_of(group);
     text[0] = '\0';
     if (n_ranks == 0) lksi_append(text, text_nbytes, "any rank");
@@ -162,9 +163,11 @@ static void describe_awaited(const lks_group *group, bool asks, const int *ranks
         if (i == 0 || ranks[i] != ranks[0])
             lksi_append(text, text_nbytes, "%s%s", i > 0 ? " or " : "", lksi_rank_describe(group, ranks[i]).text);
     int awaited = n_ranks > 0 ? lksi_rank_in(whole, group, ranks[0]) : -1;
-    int rank = n_ranks > 0 ? lksi_blame(whole, asks, awaited, why, sizeof why) : -1;
-    if (rank != awaited) lksi_append(text, text_nbytes, ", which waits for %s", lksi_rank_describe(whole, rank).text);
-    if (why[0] != '\0') lksi_append(text, text_nbytes, ", which %s", why);
+    int rank = lksi_blame(whole, asks, awaited, why, sizeof why);
+    if (rank != awaited)
+        lksi_append(text, text_nbytes, "%s%s", n_ranks > 0 ? ", which waits for " : ", of which ",
+                    lksi_rank_describe(whole, rank).text);
+    if (why[0] != '\0') lksi_append(text, text_nbytes, "%s %s", n_ranks > 0 ? ", which" : "", why);
 }
 
 /* The time since data last moved. A long operation waits repeatedly, so only the time without progress counts as a
