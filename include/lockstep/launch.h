@@ -24,11 +24,11 @@ typedef enum lks_spawn_mode { LKS_THREADS, LKS_PROCESSES } lks_spawn_mode;
 
 /* Runs `function(argument)` on `n_ranks` ranks and waits for all of them. Each rank may call lks_init.
  *
- * LKS_THREADS: ranks are threads of this process. LKS_PROCESSES: ranks are forked processes. Use LKS_PROCESSES before
- * creating any device, group or thread.
+ * LKS_THREADS: ranks are threads of this process. LKS_PROCESSES: ranks are forked processes. Use LKS_PROCESSES while
+ * this process has one thread. Devices and groups may start others, so use it before creating any.
  * Errors:     LKS_ERR_PEER: a rank returned non-zero or was killed. Or a rank process lost what it printed (a full
  *             disk). The text names the first such rank and the cause.
- *             LKS_ERR_STATE: LKS_PROCESSES, and this process has other threads. Devices and groups may start some.
+ *             LKS_ERR_STATE: LKS_PROCESSES, and this process has other threads.
  *             LKS_ERR_ARGUMENT, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_spawn(int n_ranks, lks_spawn_mode mode, int (*function)(void *argument), void *argument);
 

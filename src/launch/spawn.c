@@ -33,7 +33,8 @@ static lks_status spawn_processes(int n_ranks, int (*function)(void *argument), 
     LKS_TRY(count_lasting_threads(&n_threads));
     if (n_threads > 1)
         return lksi_error(LKS_ERR_STATE,
-                          "lks_spawn with processes must come before any device or thread: this process has %d threads",
+                          "lks_spawn with processes needs a process with one thread, this one has %d threads "
+                          "(devices and groups may start some)",
                           n_threads);
     return lksi_supervise(&(lksi_job){.n_ranks = n_ranks, .function = function, .argument = argument}, &end);
 }
