@@ -354,7 +354,8 @@ typedef struct lks_loader lks_loader;
  *             smaller than G, some shards have no sample, and possibly some ranks.
  * Ownership:  the caller owns *loader. `dataset` must outlive it.
  * Memory:     everything that the loader will need is allocated here.
- * Threads:    one thread at a time may use a loader.
+ * Threads:    one thread at a time may use a loader. A forked child has no prefetch threads. Its copy of a loader makes
+ *             the same batches in the call.
  * Errors:     LKS_ERR_ARGUMENT: batch < 1; a batch smaller than n_ranks (without grains); grains that are no power of
  *             two or that n_ranks does not divide; a rank outside the world; n_local_ranks outside 0..n_ranks;
  *             n_workers outside -1..64; an unknown shard mode; drop_last of a data set smaller than one batch; a

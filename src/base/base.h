@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -124,6 +125,8 @@ typedef struct lksi_thread lksi_thread;
 /* Starts `function(argument)` on a new thread. Its OpenMP regions run on one thread. */
 lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), void *argument, const char *name);
 void lksi_thread_join(lksi_thread *thread); /* waits and frees; accepts NULL */
+/* Frees without waiting, in a forked child, which does not have its parent's threads. */
+void lksi_thread_forget(lksi_thread *thread);
 /* pthread_cond_wait with a deadline by lksi_now_ns. */
 void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t deadline_ns);
 /* Sets the number of threads of the calling thread's OpenMP regions, on which kernel libraries run. */
@@ -149,6 +152,11 @@ static inline void lksi_relax(void) {
 }
 
 /* --- processes --- */
+/* The number of forks between the first process and this one, from the first call of lksi_count_forks on. What has
+ * threads or connections keeps the number at which it was made. Another number says that this is a copy of it in a
+ * forked child, which has none of the threads. */
+extern atomic_uint lksi_n_forks;
+void lksi_count_forks(void);
 /* This machine's name, cut to fit. "localhost" if it has none. */
 void lksi_host_name(char *name, size_t name_nbytes);
 /* An environment variable. NULL if it is not set or empty. */

@@ -1,4 +1,4 @@
-/* The state of another process, the name of this machine, environment variables, and standard descriptors. */
+/* Forks, the state of another process, the name of this machine, environment variables, and standard descriptors. */
 #include "base/base.h"
 
 #include <fcntl.h>
@@ -7,6 +7,15 @@
 #include <unistd.h>
 
 enum { PF_EXITING = 4 }; /* from include/linux/sched.h; a flag in the ninth field of /proc/PID/stat */
+
+atomic_uint lksi_n_forks;
+static void count_fork(void) { atomic_fetch_add(&lksi_n_forks, 1); }
+static void register_count(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
+
+void lksi_count_forks(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_count);
+}
 
 bool lksi_process_read_stat(int pid, lksi_process_stat *stat) {
     char path[64], text[512];

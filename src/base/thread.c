@@ -68,6 +68,8 @@ void lksi_thread_join(lksi_thread *thread) {
     lksi_free(thread);
 }
 
+void lksi_thread_forget(lksi_thread *thread) { lksi_free(thread); }
+
 /* A thread that yields to a computing program gets the CPU back after a time slice of some milliseconds. A thread that
  * is woken from a sleep mostly gets it at once. So yields are timed, and after two long ones among a few short ones the
  * CPUs count as crowded for 100 ms. One long yield alone may be chance. While there are none, only every fourth yield

@@ -15,15 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- forked children --- */
-
-atomic_uint lksi_n_forks;
-static void count_fork(void) { atomic_fetch_add(&lksi_n_forks, 1); }
-static void count_forks(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
-
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, count_forks);
+    lksi_count_forks();
     size_t n = (size_t)size;
     lks_group *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;

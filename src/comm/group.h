@@ -217,10 +217,9 @@ void lksi_group_set_order(lks_group *group, lks_order order);
 /* Creates a group with room for its error text and `size` members. */
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
 
-/* The number of forks between the first process and this one. A forked child holds copies of its parent's groups but is
- * not a member: it would act in its parent's name, and wait for threads of its parent. A group of one rank remains
- * usable in the child, unless it has a worker, which is a thread of the parent. */
-extern atomic_uint lksi_n_forks;
+/* A forked child holds copies of its parent's groups but is not a member: it would act in its parent's name, and wait
+ * for threads of its parent. A group of one rank remains usable in the child, unless it has a worker, which is a thread
+ * of the parent. */
 static inline bool lksi_is_parents(const lks_group *group) {
     return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) &&
            (group->size > 1 || group->worker != NULL);

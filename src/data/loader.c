@@ -6,7 +6,8 @@
  * There are therefore two orders of samples: that of the consumer's epoch and that of the next. All memory is allocated
  * at creation.
  *
- * Without workers there is one slot, and lks_loader_next fills it. */
+ * Without workers, lks_loader_next fills the first slot, which is then the only one. A forked child has none of its
+ * parent's threads, so it goes on without workers. */
 #include "base/timeline.h"
 #include "data/data_internal.h"
 #include "data/set_batch.h"
@@ -70,6 +71,7 @@ struct lks_loader {
     int n_busy; /* workers that are filling or building */
     lksi_thread **workers;
     int n_workers;
+    unsigned n_forks; /* lksi_n_forks of the process that has the workers; only the consumer looks at it */
 };
 
 static order *order_of(lks_loader *loader, int64_t epoch) { return &loader->orders[(uint64_t)epoch % N_ORDERS]; }
@@ -198,6 +200,19 @@ static void run_worker(void *argument) {
 
 /* --- the consumer --- */
 
+/* At the fork a worker may have held the lock, waited, or been in the middle of a batch or an order. */
+static void leave_workers_to_parent(lks_loader *loader) {
+    if (loader->n_forks == atomic_load(&lksi_n_forks)) return;
+    loader->n_forks = atomic_load(&lksi_n_forks);
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->work_came, NULL);
+    pthread_cond_init(&loader->work_done, NULL);
+    while (loader->n_workers > 0) lksi_thread_forget(loader->workers[--loader->n_workers]);
+    loader->n_busy = 0;
+    loader->is_paused = false;
+    for (int i = 0; i < N_ORDERS; i++) loader->orders[i].is_ready = false;
+}
+
 int64_t lks_loader_steps(const lks_loader *loader) { return loader != NULL ? loader->n_steps : 0; }
 
 static void hand_out_made_here(lks_loader *loader, lks_batch *batch) {
@@ -224,6 +239,7 @@ static void hand_out_prefetched(lks_loader *loader, lks_batch *batch) {
 int lks_loader_next(lks_loader *loader, lks_batch *batch) {
     if (lksi_check_given("loader_next", "loader", loader) != LKS_OK) return 0;
     if (lksi_check_given("loader_next", "batch", batch) != LKS_OK) return 0;
+    leave_workers_to_parent(loader);
     bool is_end = loader->next.step == loader->n_steps; /* without the lock: only the consumer writes `next` */
     pthread_mutex_lock(&loader->lock);
     loader->is_holding = false;
@@ -250,6 +266,7 @@ static place batch_from(const lks_loader *loader, place at) {
 /* If the next batch is the requested one already, the prefetched batches are kept. */
 void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step) {
     if (lksi_check_given("loader_seek", "loader", loader) != LKS_OK) return;
+    leave_workers_to_parent(loader);
     place to = {epoch, step >= 0 && step < loader->n_steps ? step : loader->n_steps};
     pthread_mutex_lock(&loader->lock);
     if (!is_same(batch_from(loader, loader->next), batch_from(loader, to))) {
@@ -384,6 +401,8 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     LKS_TRY(lksi_check_given("loader_create", "dataset", dataset));
     lks_loader *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
+    lksi_count_forks();
+    created->n_forks = atomic_load(&lksi_n_forks);
     created->dataset = dataset;
     atomic_fetch_add(&dataset->n_loaders, 1);
     created->augment = options->augment;
@@ -414,6 +433,7 @@ destroy:
 
 void lks_loader_destroy(lks_loader *loader) {
     if (loader == NULL) return;
+    leave_workers_to_parent(loader);
     pthread_mutex_lock(&loader->lock);
     loader->is_stopping = true;
     pthread_cond_broadcast(&loader->work_came);
