@@ -16,6 +16,8 @@ typedef struct problem {
     int64_t n_clusters; /* clusters that get a sample */
     int64_t n_words;    /* of a vertex: one bit per informative feature */
     uint64_t *vertices; /* (n_clusters, n_words); bit 1: +s, 0: -s */
+    int64_t *taken;     /* clusters + 1 by the hash of their vertices, or 0: open addressing, at most half full */
+    uint64_t n_slots;   /* of `taken`, a power of two */
     int64_t *columns;   /* (n_features): column of informative feature j is columns[j] */
     int64_t *rows;      /* (n_samples): row i holds sample rows[i] */
 } problem;
@@ -54,11 +56,15 @@ static lks_status resolve_options(lks_classification_options *o) {
     return LKS_OK;
 }
 
-static bool is_taken(const problem *p, int64_t cluster) {
+/* Takes the vertex of `cluster`, unless an earlier cluster has it. */
+static bool take_vertex(problem *p, int64_t cluster) {
     size_t nbytes = (size_t)p->n_words * sizeof *p->vertices;
-    for (int64_t other = 0; other < cluster; other++)
-        if (memcmp(p->vertices + other * p->n_words, p->vertices + cluster * p->n_words, nbytes) == 0) return true;
-    return false;
+    const uint64_t *vertex = p->vertices + cluster * p->n_words;
+    uint64_t slot = lksi_hash_words(LKSI_HASH_START, vertex, nbytes) & (p->n_slots - 1);
+    for (; p->taken[slot] != 0; slot = (slot + 1) & (p->n_slots - 1))
+        if (memcmp(p->vertices + (p->taken[slot] - 1) * p->n_words, vertex, nbytes) == 0) return false;
+    p->taken[slot] = cluster + 1;
+    return true;
 }
 
 /* Draws distinct vertices: a vertex of an earlier cluster is drawn again. */
@@ -72,7 +78,7 @@ static void choose_vertices(problem *p) {
                 vertex[i] = (uint64_t)lksi_random_u32(p->options.seed, stream, n_drawn) << 32 |
                             lksi_random_u32(p->options.seed, stream, n_drawn + 1);
             if (n_last_bits != 0) vertex[p->n_words - 1] &= ((uint64_t)1 << n_last_bits) - 1;
-        } while (is_taken(p, cluster));
+        } while (!take_vertex(p, cluster));
     }
 }
 
@@ -83,6 +89,7 @@ static void choose_order(int64_t *items, int64_t count, uint64_t seed, lksi_purp
 
 static void destroy_problem(problem *p) {
     lksi_free(p->vertices);
+    lksi_free(p->taken);
     lksi_free(p->columns);
     lksi_free(p->rows);
 }
@@ -92,10 +99,12 @@ static lks_status create_problem(problem *p) {
     p->n_clusters = o->n_classes * o->clusters_per_class;
     if (p->n_clusters > o->n_samples) p->n_clusters = o->n_samples;
     p->n_words = (o->n_informative + 63) / 64;
+    for (p->n_slots = 2; p->n_slots < 2 * (uint64_t)p->n_clusters;) p->n_slots *= 2;
     p->vertices = lksi_alloc_array((size_t)p->n_clusters, (size_t)p->n_words * sizeof *p->vertices);
+    p->taken = lksi_alloc_array((size_t)p->n_slots, sizeof *p->taken);
     p->columns = lksi_alloc_array((size_t)o->n_features, sizeof *p->columns);
     p->rows = lksi_alloc_array((size_t)o->n_samples, sizeof *p->rows);
-    if (p->vertices == NULL || p->columns == NULL || p->rows == NULL) {
+    if (p->vertices == NULL || p->taken == NULL || p->columns == NULL || p->rows == NULL) {
         destroy_problem(p);
         return LKS_ERR_MEMORY;
     }

@@ -109,6 +109,30 @@ static void every_vertex_of_a_full_hypercube_is_used(void **state) {
     lks_dataset_destroy(dataset);
 }
 
+/* The last vertices of a full hypercube are drawn many times. Comparing each draw with all vertices would take minutes.
+ */
+static void the_vertices_of_large_hypercubes_are_fixed_too(void **state) {
+    (void)state;
+    static const struct {
+        lks_classification_options options;
+        uint64_t hash;
+    } cases[] = {
+        {{.n_samples = 1 << 18, .n_features = 18, .n_informative = 18, .n_classes = 4, .clusters_per_class = 1 << 16},
+         0x0a21f0e192b3e12e},
+        {{.n_samples = 1 << 14, .n_features = 14, .n_informative = 14, .n_classes = 4, .clusters_per_class = 1 << 12},
+         0xdc91d60c61ef9dc6},
+        {{.n_samples = 3000, .n_features = 150, .n_informative = 130, .n_classes = 40, .clusters_per_class = 50},
+         0x0f97050a190c53d8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lks_classification_options options = cases[i].options;
+        options.seed = i == 2 ? 9 : 3;
+        lks_dataset *dataset = make(&options);
+        assert_true(lks_dataset_hash(dataset) == cases[i].hash);
+        lks_dataset_destroy(dataset);
+    }
+}
+
 /* Every column, minus its sign times the separation, is standard normal: mean 0, variance 1, and the right tails. The
  * bounds are five standard errors of 24,000 draws. */
 static void noise_is_standard_normal(void **state) {
@@ -227,7 +251,7 @@ static void an_allocation_that_fails_leaves_nothing(void **state) {
         assert_int_equal(lks_memory_nbytes(), 0);
     }
     lksi_alloc_fail_after(0);
-    assert_int_equal(n_failed, 7);
+    assert_int_equal(n_failed, 8);
     lks_dataset_destroy(dataset);
 }
 
@@ -237,6 +261,7 @@ int main(void) {
         cmocka_unit_test(defaults_are_the_course_problem),
         cmocka_unit_test(clusters_sit_at_distinct_vertices_and_are_equally_large),
         cmocka_unit_test(every_vertex_of_a_full_hypercube_is_used),
+        cmocka_unit_test(the_vertices_of_large_hypercubes_are_fixed_too),
         cmocka_unit_test(noise_is_standard_normal),
         cmocka_unit_test(normals_are_box_and_mullers),
         cmocka_unit_test(normals_have_the_same_bits_for_all_instruction_sets),
