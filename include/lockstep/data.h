@@ -359,9 +359,9 @@ typedef struct lks_loader lks_loader;
  * Errors:     LKS_ERR_ARGUMENT: batch < 1; a batch smaller than n_ranks (without grains); grains that are no power of
  *             two or that n_ranks does not divide; a rank outside the world; n_local_ranks outside 0..n_ranks;
  *             n_workers outside -1..64; an unknown shard mode; drop_last of a data set smaller than one batch; a
- *             negative n_indices; an index outside the data set; augmentation of samples that are not images;
- *             crop_padding above the image size, or above 32767 with gives_bytes; gives_bytes for a set of floats. The
- *             text names it.
+ *             negative n_indices, or n_indices without indices; an index outside the data set; augmentation of samples
+ *             that are not images; crop_padding above the image size, or above 32767 with gives_bytes; gives_bytes for
+ *             a set of floats. The text names it.
  *             LKS_ERR_MEMORY, LKS_ERR_SYSTEM.
  *             Those of a read function, for n_ranks above 1: the loader hashes the set (lks_dataset_hash). */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);

@@ -12,6 +12,8 @@
 
 static lks_status check_indices(const int64_t *indices, int64_t n_indices, int64_t count) {
     if (n_indices < 0) return lksi_error(LKS_ERR_ARGUMENT, "n_indices is %lld", (long long)n_indices);
+    if (indices == NULL && n_indices != 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "n_indices is %lld, but there are no indices", (long long)n_indices);
     for (int64_t i = 0; i < n_indices; i++)
         if (indices[i] < 0 || indices[i] >= count)
             return lksi_error(LKS_ERR_ARGUMENT, "indices[%lld] is %lld, outside a data set of %lld samples",
@@ -32,7 +34,7 @@ lks_status lksi_sampler_init(lksi_sampler *sampler, const lks_dataset *dataset, 
                           n_ranks);
     if (options->shard != LKS_SHARD_BLOCKS && options->shard != LKS_SHARD_BATCHES)
         return lksi_error(LKS_ERR_ARGUMENT, "shard mode %d is unknown", (int)options->shard);
-    if (options->indices != NULL) LKS_TRY(check_indices(options->indices, options->n_indices, dataset->count));
+    LKS_TRY(check_indices(options->indices, options->n_indices, dataset->count));
     int64_t rank_batch = options->batch / n_ranks;
     bool is_whole = options->shard == LKS_SHARD_BATCHES && options->grains == 0; /* a step is n batches of equal size */
     *sampler = (lksi_sampler){

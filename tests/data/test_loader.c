@@ -426,6 +426,8 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 8, .shard = (lks_shard_mode)5}, "shard mode 5"},
         {{.batch = 8, .indices = outside, .n_indices = 2}, "indices[1] is 101"},
         {{.batch = 8, .indices = outside, .n_indices = -1}, "n_indices is -1"},
+        {{.batch = 8, .n_indices = -1}, "n_indices is -1"},
+        {{.batch = 8, .n_indices = 2}, "n_indices is 2, but there are no indices"},
     };
     lks_dataset *dataset = make_dataset(COUNT);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
