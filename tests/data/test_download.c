@@ -727,7 +727,7 @@ static void without_flock_one_at_a_time_holds_it_too(void **state) {
 
 static void without_flock_the_lock_of_an_ended_process_is_taken(void **state) {
     (void)state;
-    char path[PATH_NBYTES], host[128] = "", text[200];
+    char path[PATH_NBYTES], host[128] = "", pid_namespace[128] = "", text[300];
     lksi_download_progress progress = {.lock = -1};
     lksi_lock *held;
     lksi_lock_options options = {.timeout_ms = 60000, .purpose = "test"};
@@ -737,16 +737,26 @@ static void without_flock_the_lock_of_an_ended_process_is_taken(void **state) {
     if (ended == 0) _exit(0);
     waitpid(ended, NULL, 0);
     gethostname(host, sizeof host - 1);
-    snprintf(text, sizeof text, "%s %ld\n", host, (long)ended);
+    assert_true(readlink("/proc/self/ns/pid", pid_namespace, sizeof pid_namespace - 1) > 0);
+    snprintf(text, sizeof text, "%s %ld %s\n", host, (long)ended, pid_namespace);
     write_file("lock", text, strlen(text));
     assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
     assert_held(path);
     lksi_lock_release(held);
-    write_file("lock", "elsewhere 1\n", 12); /* of another host: its state is unknown */
-    options.timeout_ms = 300;
-    assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
-    lksi_lock_release(held);
-    assert_false(lksi_file_exists(path));
+    /* Of another host, or of a container with the same host name: whether it has ended is unknown. */
+    static const char *const unknown[][2] = {{"elsewhere", NULL}, {NULL, "pid:[1]"}, {NULL, "?"}, {NULL, ""}};
+    for (int i = 0; i < 4; i++) {
+        const char *its_host = unknown[i][0] != NULL ? unknown[i][0] : host;
+        snprintf(text, sizeof text, "%s %ld %s\n", its_host, (long)ended,
+                 unknown[i][1] != NULL ? unknown[i][1] : pid_namespace);
+        write_file("lock", text, strlen(text));
+        options.timeout_ms = 300;
+        assert_held(path);
+        assert_held(path);
+        assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
+        lksi_lock_release(held);
+        assert_false(lksi_file_exists(path));
+    }
     has_no_flock = false;
 }
 

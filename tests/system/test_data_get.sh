@@ -106,7 +106,7 @@ if [ "$(id -u)" = 0 ] && "${as_nobody[@]}" test -x "$lockstep" 2>/dev/null; then
     "${as_nobody[@]}" "$lockstep" data get "$set" --dir "$work/shared$mode" --quiet >"$work/out" 2>"$work/err" &
     victim=$!
     for _ in $(seq 400); do
-      read -r _ holder 2>/dev/null <"$lock"
+      read -r _ holder _ 2>/dev/null <"$lock"
       [ "$holder" = $victim ] && break
       sleep 0.05
     done
@@ -182,7 +182,7 @@ serve stall
 "$lockstep" run -n 4 "$mnist" --dataset "$set" --download --steps 3 --quiet >"$work/out" 2>"$work/err" &
 job=$!
 wait_for_bytes "$work/h"
-read -r _ victim <"$work/h/.$set.lockstep-lock"
+read -r _ victim _ <"$work/h/.$set.lockstep-lock"
 kill -9 "$victim"
 wait $job
 status=$?

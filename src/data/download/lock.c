@@ -2,7 +2,8 @@
  *
  * The lock is an flock on a file, which ends with its process in any case. If the file system has no flock, the lock is
  * the existence of the file, which only one process can create. The file then names its owner. It is taken away from a
- * process of this host that has ended, or from a process of another host that gave no sign of life within the timeout.
+ * process of this host that has ended, or from any other one that gave no sign of life within the timeout. A pid says
+ * nothing in another PID namespace, and containers may have the same host name. So the file also names the namespace.
  * The sign of life is the file's time, which the holder sets every second. Only changes of it count, because hosts'
  * clocks differ. */
 #define _GNU_SOURCE /* flock */
@@ -21,34 +22,45 @@ struct lksi_lock {
     char *path;
 };
 
-enum { HOST_NBYTES = 128 };
+enum { NAME_NBYTES = 128 };
 static const int64_t POLL_NS = 100 * 1000000;
 
+typedef struct owner {
+    char host[NAME_NBYTES], pid_namespace[NAME_NBYTES]; /* "?": unknown */
+    long pid;
+} owner;
+
+static void find_self(owner *self) {
+    *self = (owner){.host = "?", .pid_namespace = "?", .pid = getpid()};
+    (void)gethostname(self->host, sizeof self->host - 1);
+    ssize_t length = readlink("/proc/self/ns/pid", self->pid_namespace, sizeof self->pid_namespace - 1);
+    if (length > 0) self->pid_namespace[length] = '\0';
+}
+
 static void write_owner(int descriptor) {
-    char host[HOST_NBYTES] = "?", text[HOST_NBYTES + 32];
-    (void)gethostname(host, sizeof host - 1);
-    int length = snprintf(text, sizeof text, "%s %ld\n", host, (long)getpid());
+    char text[2 * NAME_NBYTES + 32];
+    owner self;
+    find_self(&self);
+    int length = snprintf(text, sizeof text, "%s %ld %s\n", self.host, self.pid, self.pid_namespace);
     if (ftruncate(descriptor, 0) == 0 && pwrite(descriptor, text, (size_t)length, 0) != length)
         (void)ftruncate(descriptor, 0); /* an empty file is better than half a name */
 }
 
-typedef struct owner {
-    char host[HOST_NBYTES];
-    long pid;
-} owner;
-
 static void read_owner(const char *path, owner *who) {
-    *who = (owner){.host = "?"};
+    static const owner unknown = {.host = "?", .pid_namespace = "?"};
+    *who = unknown;
     FILE *file = fopen(path, "re");
     if (file == NULL) return;
-    if (fscanf(file, "%127s %ld", who->host, &who->pid) != 2) *who = (owner){.host = "?"};
+    if (fscanf(file, "%127s %ld %127s", who->host, &who->pid, who->pid_namespace) != 3) *who = unknown;
     fclose(file);
 }
 
 static bool has_ended(const owner *who) {
-    char host[HOST_NBYTES] = "";
-    (void)gethostname(host, sizeof host - 1);
-    return who->pid > 0 && strcmp(host, who->host) == 0 && kill((pid_t)who->pid, 0) != 0 && errno == ESRCH;
+    owner self;
+    find_self(&self);
+    bool is_visible = who->pid > 0 && strcmp(self.host, who->host) == 0 && strcmp(who->pid_namespace, "?") != 0 &&
+                      strcmp(self.pid_namespace, who->pid_namespace) == 0;
+    return is_visible && kill((pid_t)who->pid, 0) != 0 && errno == ESRCH;
 }
 
 /* The result of one attempt. */
