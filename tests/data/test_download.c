@@ -546,6 +546,17 @@ static void what_a_link_at_a_place_leads_to_is_left_alone(void **state) {
     remove_tree("victim");
 }
 
+static void slashes_and_dots_at_the_end_of_a_name_do_not_matter(void **state) {
+    (void)state;
+    static const char *const names[] = {"set/", "set/.", "set/.//./", "./set/."};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_ok(get(names[i], "good", NULL));
+        assert_complete("set");
+        assert_int_equal(count_files("."), 3); /* root, log and set */
+        remove_tree("set");
+    }
+}
+
 static void a_directory_that_is_there_is_filled(void **state) {
     (void)state;
     char path[PATH_NBYTES];
@@ -901,6 +912,7 @@ int main(void) {
         cmocka_unit_test(a_place_of_another_user_is_refused_before_the_download),
         cmocka_unit_test(what_another_process_has_just_completed_is_no_stranger),
         cmocka_unit_test(what_a_link_at_a_place_leads_to_is_left_alone),
+        cmocka_unit_test(slashes_and_dots_at_the_end_of_a_name_do_not_matter),
         cmocka_unit_test(a_directory_that_is_there_is_filled),
         cmocka_unit_test(an_archive_is_unpacked_whole_or_not_at_all),
         cmocka_unit_test(an_archive_gives_only_what_is_lacking),

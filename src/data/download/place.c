@@ -46,13 +46,18 @@ static lks_status find_new(lksi_place *place, const char *directory) {
     return name_places(place, prefix);
 }
 
+/* Whether the last character of a path belongs to a "/" or "/." at its end. */
+static bool is_superfluous(const char *path, size_t length) {
+    return path[length - 1] == '/' || (path[length - 1] == '.' && path[length - 2] == '/');
+}
+
 lks_status lksi_place_find(lksi_place *place, const char *directory) {
     char bare[LKSI_PATH_NBYTES];
     size_t length = strlen(directory);
     *place = (lksi_place){.is_there = false};
     if (length == 0 || length >= sizeof bare)
         return lksi_error(LKS_ERR_FILE, "a directory's path of %zu bytes is empty or too long", length);
-    while (length > 1 && directory[length - 1] == '/') length--;
+    while (length > 1 && is_superfluous(directory, length)) length--;
     memcpy(bare, directory, length);
     bare[length] = '\0';
     return lksi_file_exists(bare) ? find_existing(place, bare) : find_new(place, bare);
