@@ -189,6 +189,8 @@ typedef struct lks_data_options {
  * It verifies each file's SHA-256 and then moves it into place. A new directory appears with all files at once. An
  * interrupted download continues at the next call of the same user. `directory` NULL: lks_data_directory's. `options`
  * may be NULL.
+ * Without `verifies`, all files of CIFAR-10's python version or all of {train,valid,test}.txt are as good as the set's
+ * own, because lks_dataset_cifar10 and lks_text_read accept them.
  * Collective: over `group`, with the same `name`, `verifies` and `replaces`. `directory` may be another one on each
  *             host. With NULL it runs for this process alone. On each host one rank downloads. If hosts or
  *             other jobs share the directory, only one rank in total downloads. The other ranks wait as long as the

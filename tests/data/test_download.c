@@ -873,6 +873,39 @@ static void ranks_that_ask_for_different_sets_are_told(void **state) {
     remove_tree("ptb");
 }
 
+/* The python version of CIFAR-10, and texts of the user's own. */
+static void what_the_readers_accept_instead_is_there(void **state) {
+    (void)state;
+    static const char *const names[2][6] = {
+        {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"},
+        {"train.txt", "valid.txt", "test.txt"}};
+    static const char *const sets[] = {"cifar-10", "ptb"};
+    static const int n_names[] = {6, 3};
+    char path[PATH_NBYTES], name[64];
+    if (lksi_download_transfer_available() != LKS_OK || lksi_unpack_available() != LKS_OK) skip();
+    setenv("LOCKSTEP_DATA_MIRROR", "http://127.0.0.1:1", 1);
+    path_of(path, "own");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(mkdir(path, 0777), 0);
+        for (int j = 0; j < n_names[i]; j++) {
+            assert_true(j == 0 || lks_data_get(NULL, sets[i], path, NULL) == LKS_ERR_FILE);
+            snprintf(name, sizeof name, "own/%s", names[i][j]);
+            write_file(name, "mine", 4);
+        }
+        assert_ok(lks_data_get(NULL, sets[i], path, NULL));
+        request both = {.name = sets[i], .directory = path, .name_of_1 = sets[i], .directory_of_1 = path};
+        run_ranks(2, asks_otherwise_on_1, &both);
+        assert_int_equal(lks_data_get(NULL, sets[i], path, &(lks_data_options){.verifies = 1}), LKS_ERR_FILE);
+        assert_non_null(strstr(lks_error_text(), "/own: holds other files, and none of "));
+        assert_int_equal(count_files("own"), n_names[i]);
+        write_file(i == 0 ? "own/data_batch_2.bin" : "own/ptb.valid.txt", "mine", 4); /* readers prefer this name */
+        assert_int_equal(lks_data_get(NULL, sets[i], path, NULL), LKS_ERR_FILE);
+        assert_non_null(strstr(lks_error_text(), " cannot be downloaded: "));
+        remove_tree("own");
+    }
+    unsetenv("LOCKSTEP_DATA_MIRROR");
+}
+
 /* --- the directories of data sets --- */
 
 static void sets_are_found_where_trainers_look(void **state) {
@@ -933,6 +966,7 @@ int main(void) {
         cmocka_unit_test(an_unknown_set_is_refused_with_those_that_there_are),
         cmocka_unit_test(an_error_of_one_rank_is_that_of_all),
         cmocka_unit_test(ranks_that_ask_for_different_sets_are_told),
+        cmocka_unit_test(what_the_readers_accept_instead_is_there),
         cmocka_unit_test(sets_are_found_where_trainers_look),
     };
     return cmocka_run_group_tests(tests, make_work, remove_work);

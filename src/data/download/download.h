@@ -33,6 +33,9 @@ typedef struct lksi_set {
     const char *const *mirrors; /* URLs without the file name, terminated by NULL */
     const lksi_download *downloads;
     int n_downloads;
+    /* Other files that the set's readers accept instead of all of the above, terminated by NULL. Nothing is known of
+     * their contents. NULL: none. */
+    const char *const *substitutes;
 } lksi_set;
 
 /* Returns NULL after the last one. */

@@ -54,10 +54,25 @@ static lks_status check_searchable(const char *directory) {
     return !lksi_file_exists(inside) && errno == EACCES ? lksi_error_file(directory) : LKS_OK;
 }
 
+/* Whether the readers find all that they need under other names. They prefer the set's own names, even if some of those
+ * are missing. A request to verify is not met by substitutes. */
+static bool has_substitutes(const lksi_set *set, const char *directory, bool verifies,
+                            lksi_download_progress *progress) {
+    char path[LKSI_PATH_NBYTES];
+    inventory found;
+    if (verifies || set->substitutes == NULL) return false;
+    take_inventory(set, directory, false, progress, &found);
+    if (found.n_present > 0) return false;
+    for (const char *const *name = set->substitutes; *name != NULL; name++)
+        if (lksi_path(path, "%s/%s", directory, *name) != LKS_OK || !lksi_file_exists(path)) return false;
+    return true;
+}
+
 static bool is_complete(const inventory *found) { return found->n_missing == 0 && found->n_different == 0; }
 
 lks_status lksi_set_check(const lksi_set *set, const char *directory, bool verifies, lksi_download_progress *progress) {
     LKS_TRY(check_searchable(directory));
+    if (has_substitutes(set, directory, verifies, progress)) return LKS_OK;
     for (int i = 0; i < set->n_downloads; i++)
         for (int j = 0; j < set->downloads[i].n_contents; j++) {
             lksi_presence presence = lksi_content_check(&set->downloads[i].contents[j], directory, verifies, progress);
@@ -212,7 +227,7 @@ lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_o
     inventory found;
     LKS_TRY(check_searchable(directory));
     take_inventory(set, directory, options->verifies, progress, &found);
-    *was_there = is_complete(&found);
+    *was_there = is_complete(&found) || has_substitutes(set, directory, options->verifies, progress);
     if (*was_there) return LKS_OK;
     lksi_place place;
     lksi_lock *lock;
