@@ -43,7 +43,8 @@ typedef struct lks_dataset_options {
     const float *targets; /* (N, M), any values, instead of labels: regression */
     int64_t n_targets;    /* M; required with targets */
     /* 1: the arrays are used where they are, without copies. They may be a mapping (mmap) of files that are larger than
-     * the memory; the ranks of a host then share its pages. */
+     * the memory; the ranks of a host then share its pages. In a world of several ranks, lks_loader_create reads all of
+     * them (see there). */
     int is_borrowed;
     /* Reads samples when they are needed, for files to decode or data larger than memory. Instead of features, labels
      * and targets, which are then NULL. Either n_classes or n_targets is required. */
@@ -355,6 +356,9 @@ typedef struct lks_loader lks_loader;
  *             Rank r of n gets the shards rG/n to (r+1)G/n as one block. The cuts are the same for any n. If a batch is
  *             smaller than G, some shards have no sample, and possibly some ranks.
  * Ownership:  the caller owns *loader. `dataset` must outlive it.
+ * Reads:      with n_ranks above 1 all samples of `dataset`, on each rank, for source_hash (lks_dataset_hash, which
+ *             keeps it for the set, but not for its slices). Of data larger than memory this may take long. Of a set
+ *             with a read function it is 64 samples.
  * Memory:     everything that the loader will need is allocated here.
  * Threads:    one thread at a time may use a loader. A forked child has no prefetch threads. Its copy of a loader makes
  *             the same batches in the call.
