@@ -6,7 +6,6 @@
 
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -155,7 +154,7 @@ static inline void lksi_relax(void) {
 /* The number of forks between the first process and this one, from the first call of lksi_count_forks on. What has
  * threads or connections keeps the number at which it was made. Another number says that this is a copy of it in a
  * forked child, which has none of the threads. */
-extern atomic_uint lksi_n_forks;
+extern unsigned lksi_n_forks;
 void lksi_count_forks(void);
 /* This machine's name, cut to fit. "localhost" if it has none. */
 void lksi_host_name(char *name, size_t name_nbytes);

@@ -8,8 +8,8 @@
 
 enum { PF_EXITING = 4 }; /* from include/linux/sched.h; a flag in the ninth field of /proc/PID/stat */
 
-atomic_uint lksi_n_forks;
-static void count_fork(void) { atomic_fetch_add(&lksi_n_forks, 1); }
+unsigned lksi_n_forks; /* written only in a child that has no second thread yet */
+static void count_fork(void) { lksi_n_forks++; }
 static void register_count(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
 
 void lksi_count_forks(void) {

@@ -22,7 +22,7 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
     if (created == NULL) return LKS_ERR_MEMORY;
     *created = (lks_group){.rank = rank,
                            .size = size,
-                           .n_forks = atomic_load(&lksi_n_forks),
+                           .n_forks = lksi_n_forks,
                            .timeout_ms = timeout_ms,
                            .order = order,
                            .n_reads_before = UINT64_MAX};

@@ -221,8 +221,7 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
  * for threads of its parent. A group of one rank remains usable in the child, unless it has a worker, which is a thread
  * of the parent. */
 static inline bool lksi_is_parents(const lks_group *group) {
-    return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) &&
-           (group->size > 1 || group->worker != NULL);
+    return group->n_forks != lksi_n_forks && (group->size > 1 || group->worker != NULL);
 }
 
 /* Refuses a forked child, and NULL, which lks_group_split gives to a rank that joins no group. */

@@ -106,7 +106,7 @@ static lks_status start_worker(lks_group *group) {
         return status;
     }
     group->worker = created;
-    group->n_forks = atomic_load(&lksi_n_forks); /* a forked child may start its own worker in a group of one rank */
+    group->n_forks = lksi_n_forks; /* a forked child may start its own worker in a group of one rank */
     return LKS_OK;
 }
 

@@ -69,7 +69,7 @@ lks_status lksi_world_create(lksi_world **world, lksi_thread_world *threads) {
     lksi_world *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->n_holding = 1;
-    created->n_forks = atomic_load(&lksi_n_forks);
+    created->n_forks = lksi_n_forks;
     created->threads = threads;
     created->door = -1;
     pthread_mutex_init(&created->mutex, NULL);
@@ -97,7 +97,7 @@ static void forget(lksi_world *world) {
 
 void lksi_world_release(lksi_world *world) {
     if (world == NULL || atomic_fetch_sub(&world->n_holding, 1) > 1) return;
-    if (world->n_forks == atomic_load(&lksi_n_forks))
+    if (world->n_forks == lksi_n_forks)
         shut(world);
     else
         forget(world);

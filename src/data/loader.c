@@ -202,8 +202,8 @@ static void run_worker(void *argument) {
 
 /* At the fork a worker may have held the lock, waited, or been in the middle of a batch or an order. */
 static void leave_workers_to_parent(lks_loader *loader) {
-    if (loader->n_forks == atomic_load(&lksi_n_forks)) return;
-    loader->n_forks = atomic_load(&lksi_n_forks);
+    if (loader->n_forks == lksi_n_forks) return;
+    loader->n_forks = lksi_n_forks;
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->work_came, NULL);
     pthread_cond_init(&loader->work_done, NULL);
@@ -402,7 +402,7 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     lks_loader *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     lksi_count_forks();
-    created->n_forks = atomic_load(&lksi_n_forks);
+    created->n_forks = lksi_n_forks;
     created->dataset = dataset;
     atomic_fetch_add(&dataset->n_loaders, 1);
     created->augment = options->augment;
