@@ -40,11 +40,18 @@ lks_status lksi_graph_find_missing_input(const lks_graph *graph, lks_node *const
                                          bool (*is_given)(const void *context, const lks_node *input),
                                          const void *context, const char **name);
 
-/* Whether some labels of the input `labels` are ignored. If so, *ignored is the label that is ignored by the first
- * cross entropy that reads them. */
-bool lksi_node_ignored_label(const lks_node *labels, int32_t *ignored);
+/* The label that a loss ignores among the labels of an input. */
+typedef struct lksi_ignored {
+    bool is_any; /* labels equal to `label` are ignored */
+    int32_t label;
+    bool is_among_computed; /* labels are ignored in a tensor computed from the input, for example a slice. Which of the
+                             * input's labels count is then not known */
+} lksi_ignored;
+/* Of the cross entropies that `loss` depends on. Both nodes must be of one graph.
+ * LKS_ERR_ARGUMENT: two of them read the input and ignore different labels. */
+lks_status lksi_loss_find_ignored(lks_node *loss, const lks_node *labels, lksi_ignored *ignored);
 /* lks_count_correct without the ignored labels. */
-lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels);
+lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels, const lksi_ignored *ignored);
 
 /* Whether its training programs sum over the ranks while they run (synchronised batch norm). */
 bool lksi_graph_is_synchronised(const lks_graph *graph);

@@ -56,6 +56,9 @@ lks_status lksi_custom_check_backward(const lks_graph *graph, const lksi_attribu
 /* The leaf with the key of dropout's random draws. It is created on first use. */
 lks_node *lksi_graph_random(lks_graph *graph);
 
+/* Marks `outputs` and all nodes that they depend on in `is_needed`, which has an element per node of the graph. */
+void lksi_graph_mark_needed(const lks_graph *graph, lks_node *const *outputs, int n_outputs, bool *is_needed);
+
 /* Returns the graph's first error, with its text, or LKS_OK. */
 lks_status lksi_graph_check(lks_graph *graph);
 

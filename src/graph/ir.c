@@ -111,9 +111,8 @@ static lks_status add_graph_node(lksi_ir *ir, const lks_node *node) {
     return value != LKSI_NO_VALUE ? LKS_OK : LKS_ERR_MEMORY; /* shapes were checked by the constructor */
 }
 
-/* Marks `outputs` and all nodes that they depend on. One backward scan is enough, because inputs come before their
- * users. */
-static void mark_needed(const lks_graph *graph, lks_node *const *outputs, int n_outputs, bool *is_needed) {
+/* One backward scan is enough, because inputs come before their users. */
+void lksi_graph_mark_needed(const lks_graph *graph, lks_node *const *outputs, int n_outputs, bool *is_needed) {
     for (int i = 0; i < n_outputs; i++) is_needed[outputs[i]->id] = true;
     for (size_t i = graph->n_nodes; i-- > 0;)
         for (int k = 0; is_needed[i] && k < graph->nodes[i]->n_inputs; k++)
@@ -127,7 +126,7 @@ lks_status lksi_graph_find_missing_input(const lks_graph *graph, lks_node *const
     if (is_needed == NULL) return LKS_ERR_MEMORY;
     for (int i = 0; i < n_outputs; i++)
         if (!lksi_node_is_poison(outputs[i]) && outputs[i]->graph == graph)
-            mark_needed(graph, &outputs[i], 1, is_needed);
+            lksi_graph_mark_needed(graph, &outputs[i], 1, is_needed);
     *name = NULL;
     for (size_t i = 0; i < graph->n_nodes && *name == NULL; i++) {
         const lks_node *node = graph->nodes[i];
@@ -151,7 +150,7 @@ lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, const lks_program_optio
     ir->input_gradients = lksi_alloc_array((size_t)ir->n_differentiated, sizeof *ir->input_gradients);
     bool has_all = ir->node_values != NULL && ir->final_order != NULL && ir->input_gradients != NULL;
     if (is_needed == NULL || !has_all) goto destroy;
-    mark_needed(graph, outputs, n_outputs, is_needed);
+    lksi_graph_mark_needed(graph, outputs, n_outputs, is_needed);
     for (size_t i = 0; i < graph->n_nodes; i++) {
         ir->node_values[i] = LKSI_NO_VALUE;
         if (is_needed[i]) LKS_TRY_GOTO(add_graph_node(ir, graph->nodes[i]), destroy);

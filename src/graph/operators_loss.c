@@ -14,31 +14,65 @@ lks_node *lks_cross_entropy_with(lks_node *logits, lks_node *labels, const lks_c
 
 lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels) { return lks_cross_entropy_with(logits, labels, NULL); }
 
-static bool reads(const lks_node *node, int input, const lks_node *leaf) {
-    const lks_node *from = node->inputs[input];
-    while (from->op == LKSI_OP_RESHAPE) from = from->inputs[0];
-    return from == leaf;
+/* Whether the elements of `node` are those of `leaf`, in any order. */
+static bool has_elements_of(const lks_node *node, const lks_node *leaf) {
+    while (node->op == LKSI_OP_RESHAPE || node->op == LKSI_OP_TRANSPOSE) node = node->inputs[0];
+    return node == leaf;
 }
 
-bool lksi_node_ignored_label(const lks_node *labels, int32_t *ignored) {
-    const lks_graph *graph = labels->graph;
-    for (size_t i = 0; graph != NULL && i < graph->n_nodes; i++) {
-        const lks_node *node = graph->nodes[i];
-        if (node->op != LKSI_OP_CROSS_ENTROPY || !reads(node, 1, labels)) continue;
-        *ignored = (int32_t)node->attributes.ignored;
-        return node->attributes.has_ignored != 0;
+static lks_status depends_on(lks_node *node, const lks_node *leaf, bool *answer) {
+    const lks_graph *graph = node->graph;
+    bool *is_needed = lksi_alloc_array(graph->n_nodes, sizeof *is_needed);
+    if (is_needed == NULL) return LKS_ERR_MEMORY;
+    lksi_graph_mark_needed(graph, &node, 1, is_needed);
+    *answer = is_needed[leaf->id];
+    lksi_free(is_needed);
+    return LKS_OK;
+}
+
+/* Adds what one cross entropy ignores. `first` is the first one that reads the labels themselves, or NULL. */
+static lks_status add_ignored(const lks_node *entropy, const lks_node *labels, const lks_node **first,
+                              lksi_ignored *ignored) {
+    const lksi_attributes *a = &entropy->attributes;
+    bool has_ignored = a->has_ignored != 0, is_computed;
+    if (!has_elements_of(entropy->inputs[1], labels)) {
+        LKS_TRY(depends_on(entropy->inputs[1], labels, &is_computed));
+        if (is_computed && has_ignored) ignored->is_among_computed = true;
+        return LKS_OK;
     }
-    return false;
+    if (*first != NULL && (ignored->is_any != has_ignored || ignored->label != a->ignored))
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "the loss depends on two cross entropies of the labels '%s' that do not ignore the same "
+                          "label: it is not a mean over the counted labels",
+                          labels->name);
+    *first = entropy;
+    ignored->is_any = has_ignored;
+    ignored->label = (int32_t)a->ignored;
+    return LKS_OK;
+}
+
+lks_status lksi_loss_find_ignored(lks_node *loss, const lks_node *labels, lksi_ignored *ignored) {
+    LKS_TRY(lksi_node_check(labels, "the labels"));
+    const lks_graph *graph = loss->graph;
+    const lks_node *first = NULL;
+    lks_status status = LKS_OK;
+    bool *is_needed = lksi_alloc_array(graph->n_nodes, sizeof *is_needed);
+    if (is_needed == NULL) return LKS_ERR_MEMORY;
+    *ignored = (lksi_ignored){0};
+    lksi_graph_mark_needed(graph, &loss, 1, is_needed);
+    for (size_t i = 0; i < graph->n_nodes && status == LKS_OK; i++)
+        if (is_needed[i] && graph->nodes[i]->op == LKSI_OP_CROSS_ENTROPY)
+            status = add_ignored(graph->nodes[i], labels, &first, ignored);
+    lksi_free(is_needed);
+    return status;
 }
 
 lks_node *lks_count_correct(lks_node *logits, lks_node *labels) {
     return lksi_graph_operate(LKSI_OP_COUNT_CORRECT, NULL, (lks_node *[]){logits, labels}, 2, NULL);
 }
 
-lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels) {
-    int32_t ignored = 0;
-    lksi_attributes attributes = {.has_ignored = lksi_node_ignored_label(labels, &ignored)};
-    if (attributes.has_ignored != 0) attributes.ignored = ignored;
+lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels, const lksi_ignored *ignored) {
+    lksi_attributes attributes = {.has_ignored = ignored->is_any, .ignored = ignored->label};
     return lksi_graph_operate(LKSI_OP_COUNT_CORRECT, &attributes, (lks_node *[]){logits, labels}, 2, NULL);
 }
 

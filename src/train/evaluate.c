@@ -117,6 +117,7 @@ static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset, 
     LKS_TRY(lksi_check_given("trainer_evaluate", "metrics", metrics));
     if (lks_dataset_count(dataset) == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
     LKS_TRY(lksi_check_targets(trainer->options.labels, lks_dataset_n_targets(dataset)));
+    LKS_TRY(lksi_trainer_check_counts(trainer, "evaluation"));
     if (lksi_trainer_labels_of_sample(trainer) != 1)
         return lksi_error(LKS_ERR_SHAPE, "a data set has one label per sample, the model's input takes %lld",
                           (long long)lksi_row_count(trainer->options.labels));

@@ -79,6 +79,7 @@ static lks_status check_text(const lks_trainer *trainer, const int32_t *tokens, 
                           "a text is evaluated in i32 windows (N,T), the model's input is %s of %d dimensions",
                           lks_type_name(lks_node_type(x)), lks_node_n_dims(x));
     LKS_TRY(lksi_check_targets(trainer->options.labels, 0));
+    LKS_TRY(lksi_trainer_check_counts(trainer, "evaluation"));
     if (lksi_row_count(trainer->options.labels) != lks_node_dim(x, 1))
         return lksi_error(LKS_ERR_SHAPE, "a window of %lld tokens has as many labels, the model's input takes %lld",
                           (long long)lks_node_dim(x, 1), (long long)lksi_row_count(trainer->options.labels));

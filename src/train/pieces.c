@@ -26,7 +26,8 @@ lks_status lksi_pieces_check_options(const lks_trainer_options *options) {
                       (long long)options->grains, (long long)options->accumulate);
 }
 
-lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch) {
+/* Whether this rank's part is that of its grains. */
+static lks_status check_grains(const lks_trainer *trainer, const lks_batch *batch) {
     int64_t begin, end, grains = trainer->options.grains;
     int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
     if (grains == 0) return LKS_OK;
@@ -59,10 +60,19 @@ int64_t lksi_trainer_labels_of_sample(const lks_trainer *trainer) {
     return lks_node_type(labels) == LKS_I32 ? lksi_row_count(labels) : 1;
 }
 
+lks_status lksi_trainer_check_counts(const lks_trainer *trainer, const char *what) {
+    if (!trainer->ignored.is_among_computed) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "%s: a trainer cannot count the labels, because the loss ignores a label in a tensor that is "
+                      "computed from them; let the batches have the labels that the loss reads",
+                      what);
+}
+
 int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *labels, int64_t count) {
     if (labels == NULL) return count;
     int64_t n = 0;
-    for (int64_t i = 0; i < count; i++) n += trainer->has_ignored ? labels[i] != trainer->ignored : labels[i] >= 0;
+    for (int64_t i = 0; i < count; i++)
+        n += trainer->ignored.is_any ? labels[i] != trainer->ignored.label : labels[i] >= 0;
     return n;
 }
 
@@ -82,4 +92,15 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
     if (is_grain || piece.count < batch->count)
         piece.n_labels = lksi_trainer_count_labels(trainer, piece.labels, piece.count * label_row);
     return piece;
+}
+
+lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch) {
+    int64_t n = lksi_pieces_count(trainer, batch), n_labels = 0;
+    LKS_TRY(check_grains(trainer, batch));
+    for (int64_t i = 0; i < n; i++) n_labels += lksi_pieces_get(trainer, batch, i).n_labels;
+    if (n == 0 || n_labels == batch->n_labels) return LKS_OK;
+    return lksi_error(LKS_ERR_MISMATCH,
+                      "step %lld: n_labels of the batch of rank %d is %lld, but the loss counts %lld of its labels",
+                      (long long)trainer->n_steps + 1, lks_group_rank(trainer->options.group),
+                      (long long)batch->n_labels, (long long)n_labels);
 }

@@ -24,7 +24,20 @@ static lks_status check_inputs(const lks_trainer *trainer, const char *what, lks
                       name);
 }
 
+/* Which labels count, and their number of correct answers. */
+static lks_status prepare_labels(lks_trainer *trainer) {
+    const lks_trainer_options *options = &trainer->options;
+    LKS_TRY(lksi_loss_find_ignored(trainer->loss, options->labels, &trainer->ignored));
+    if (options->accumulate > 1) LKS_TRY(lksi_trainer_check_counts(trainer, "accumulate"));
+    if (options->grains > 0) LKS_TRY(lksi_trainer_check_counts(trainer, "grains"));
+    if (options->logits == NULL) return LKS_OK;
+    LKS_TRY(lksi_trainer_check_counts(trainer, "the accuracy (logits)"));
+    trainer->n_correct = lksi_count_correct_of_counted(options->logits, options->labels, &trainer->ignored);
+    return LKS_OK;
+}
+
 static lks_status prepare(lks_trainer *trainer) {
+    LKS_TRY(prepare_labels(trainer));
     LKS_TRY(lksi_variable_switch("LOCKSTEP_GPU_GRAPHS", true, &trainer->makes_recordings));
     trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
     LKS_TRY(lksi_trainer_prepare_states(trainer)); /* comes first: it copies the caller's array of states */
@@ -80,8 +93,6 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
     created->options = *options;
     created->loss = loss;
-    created->has_ignored = lksi_node_ignored_label(options->labels, &created->ignored);
-    if (options->logits != NULL) created->n_correct = lksi_count_correct_of_counted(options->logits, options->labels);
     status = prepare(created);
     if (status != LKS_OK) {
         (void)lksi_group_fail(options->group, status);

@@ -47,8 +47,7 @@ typedef struct lksi_searched {
 struct lks_trainer {
     lks_trainer_options options;
     lks_node *loss, *n_correct;
-    bool has_ignored; /* labels equal to `ignored` do not count; if false, negative labels do not count */
-    int32_t ignored;
+    lksi_ignored ignored; /* these labels do not count; if there are none, negative labels do not count */
     lks_store *store;
     lks_distributed_optimizer *optimizer;
     lksi_compiled *compiled; /* one program per batch size, created on first use */
@@ -111,6 +110,8 @@ lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, 
 /* Number of correct labels in the last run. 0 if they are not counted. */
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program);
 
+/* LKS_ERR_ARGUMENT if it is not known which labels count. The text says that `what` needs it. */
+lks_status lksi_trainer_check_counts(const lks_trainer *trainer, const char *what);
 /* How many of `count` labels count. `labels` NULL (the samples have targets): all. */
 int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *labels, int64_t count);
 
@@ -141,7 +142,7 @@ int64_t lksi_trainer_labels_of_sample(const lks_trainer *trainer);
 
 /* LKS_ERR_ARGUMENT: grains and accumulate of the options are invalid or contradict each other. */
 lks_status lksi_pieces_check_options(const lks_trainer_options *options);
-/* LKS_ERR_MISMATCH: `batch` does not consist of this rank's grains. */
+/* LKS_ERR_MISMATCH: `batch` does not consist of this rank's grains, or n_labels is not what its pieces count. */
 lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch);
 int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch);
 /* Piece `index`. A grain may be empty. With synchronised batch norms any piece may be empty. */

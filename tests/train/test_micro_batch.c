@@ -107,8 +107,12 @@ static void the_program_is_that_of_a_piece(void **state) {
 
 enum { N_LABELS = 8 };
 
+/* Another cross entropy of the same labels, on which the loss does not depend. */
+typedef enum cross_entropies { ONE, ANOTHER_BEFORE, ANOTHER_BEHIND } cross_entropies;
+
 typedef struct ignoring {
     int32_t ignored;
+    cross_entropies kind;
     int64_t accumulate, grains;
     lks_metrics step, evaluated;
     char hex[65];
@@ -118,8 +122,12 @@ static int create_ignoring(const ignoring *how, lks_graph *g, lks_group *group, 
     lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
     lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *logits = lks_linear(x, 4, "fc");
+    if (how->kind == ANOTHER_BEFORE) (void)lks_cross_entropy(logits, y); /* the loss does not depend on it */
+    lks_node *flipped = lks_transpose(lks_reshape(y, 3, (int64_t[]){LKS_BATCH, 1, 1}), (int[]){0, 2, 1});
+    lks_node *read = how->kind == ANOTHER_BEHIND ? lks_reshape(flipped, 1, (int64_t[]){LKS_BATCH}) : y;
     lks_node *loss =
-        lks_cross_entropy_with(logits, y, &(lks_cross_entropy_options){.has_ignored = 1, .ignored = how->ignored});
+        lks_cross_entropy_with(logits, read, &(lks_cross_entropy_options){.has_ignored = 1, .ignored = how->ignored});
+    if (how->kind == ANOTHER_BEHIND) (void)lks_cross_entropy(logits, y);
     RANK_OK(lks_trainer_create(trainer, loss,
                                &(lks_trainer_options){.group = group,
                                                       .logits = logits,
@@ -158,14 +166,118 @@ static void labels_that_are_ignored_count_in_no_piece(void **state) {
     (void)state;
     static const int64_t pieces[][2] = {{1, 0}, {2, 0}, {8, 0}, {0, 4}};
     for (int i = 0; i < 4; i++) {
-        ignoring outside = {.ignored = -1, .accumulate = pieces[i][0], .grains = pieces[i][1]}, class = outside;
-        class.ignored = 0;
+        ignoring outside = {.ignored = -1, .accumulate = pieces[i][0], .grains = pieces[i][1]};
         run_ranks(1, ignore_labels, &outside);
-        run_ranks(1, ignore_labels, &class);
-        assert_int_equal(class.step.n_samples, 4);
-        assert_true(class.step.loss == outside.step.loss && class.step.accuracy == outside.step.accuracy);
-        assert_string_equal(class.hex, outside.hex);
+        for (cross_entropies kind = ONE; kind <= ANOTHER_BEHIND; kind++) {
+            ignoring class = outside;
+            class.ignored = 0, class.kind = kind;
+            run_ranks(1, ignore_labels, &class);
+            assert_int_equal(class.step.n_samples, 4);
+            assert_true(class.step.loss == outside.step.loss && class.step.accuracy == outside.step.accuracy);
+            assert_string_equal(class.hex, outside.hex);
+        }
     }
+}
+
+typedef struct uncountable {
+    bool has_ignored, are_two; /* the loss ignores label 0; it depends on a second cross entropy that ignores none */
+    int64_t accumulate, grains;
+    bool has_logits, evaluates;
+    const char *text; /* of the error; NULL: it trains */
+} uncountable;
+
+/* The labels are a slice of the input, so which labels of the input count is not known. */
+static lks_node *uncountable_loss(const uncountable *u, lks_node *logits, lks_node *y) {
+    lks_node *sliced = lks_reshape(lks_slice(y, 1, 0, 1), 1, (int64_t[]){LKS_BATCH});
+    lks_node *direct = lks_reshape(y, 1, (int64_t[]){LKS_BATCH});
+    lks_cross_entropy_options options = {.has_ignored = u->has_ignored};
+    if (!u->are_two) return lks_cross_entropy_with(logits, sliced, &options);
+    return lks_add(lks_cross_entropy_with(logits, direct, &options), lks_cross_entropy(logits, direct));
+}
+
+static int train_uncountable(void *argument) {
+    const uncountable *u = argument;
+    static const float features[8];
+    static const int32_t labels[2] = {1, 2};
+    lks_group *group;
+    lks_dataset *data;
+    lks_trainer *trainer = NULL;
+    lks_metrics metrics;
+    RANK_OK(lks_init(&group, NULL));
+    RANK_OK(lks_dataset_create(
+        &data,
+        &(lks_dataset_options){.features = features, .labels = labels, .count = 2, .n_features = 4, .n_classes = 4}));
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+    lks_node *y = lks_input(g, "y", LKS_I32, 2, (int64_t[]){LKS_BATCH, 1});
+    lks_node *logits = lks_linear(x, 4, "fc"), *both = lks_reshape(logits, 3, (int64_t[]){LKS_BATCH, 1, 4});
+    lks_status status = lks_trainer_create(&trainer, uncountable_loss(u, logits, y),
+                                           &(lks_trainer_options){.group = group,
+                                                                  .logits = u->has_logits ? both : NULL,
+                                                                  .features = x,
+                                                                  .labels = y,
+                                                                  .optimizer = lks_sgd(NULL),
+                                                                  .accumulate = u->accumulate,
+                                                                  .grains = u->grains});
+    lks_batch batch = {
+        .features = features, .labels = labels, .count = 2, .global_count = 2, .n_labels = 2, .global_n_labels = 2};
+    if (status == LKS_OK) RANK_OK(lks_trainer_step(trainer, &batch, NULL));
+    if (status == LKS_OK && u->evaluates) status = lks_trainer_evaluate(trainer, data, &metrics);
+    RANK_CHECK(status == (u->text != NULL ? LKS_ERR_ARGUMENT : LKS_OK));
+    if (u->text != NULL) RANK_CHECK(strstr(lks_error_text(), u->text) != NULL);
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(g);
+    lks_dataset_destroy(data);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void labels_that_cannot_be_counted_are_refused(void **state) {
+    (void)state;
+    static uncountable cases[] = {
+        {.has_ignored = true},
+        {.has_ignored = true, .accumulate = 2, .text = "accumulate: a trainer cannot count the labels, because"},
+        {.has_ignored = true, .grains = 2, .text = "grains: a trainer cannot count"},
+        {.has_ignored = true, .has_logits = true, .text = "the accuracy (logits): a trainer cannot count"},
+        {.has_ignored = true, .evaluates = true, .text = "evaluation: a trainer cannot count"},
+        {.accumulate = 2, .has_logits = true, .evaluates = true},
+        {.grains = 2, .has_logits = true, .evaluates = true},
+        {.are_two = true, .accumulate = 2},
+        {.has_ignored = true, .are_two = true, .text = "two cross entropies of the labels 'y' that do not ignore"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_ranks(1, train_uncountable, &cases[i]);
+}
+
+/* Rank 1's loader counted all four labels, two of which the loss ignores. */
+static int step_on_a_wrong_count(void *argument) {
+    (void)argument;
+    static const float features[16];
+    static const int32_t labels[4] = {1, 0, 2, 0};
+    ignoring how = {.accumulate = 2};
+    lks_group *group;
+    lks_trainer *trainer;
+    RANK_OK(lks_init(&group, NULL));
+    bool is_wrong = lks_group_rank(group) == 1;
+    lks_batch batch = {.features = features,
+                       .labels = labels,
+                       .count = 4,
+                       .global_count = 8,
+                       .n_labels = is_wrong ? 4 : 2,
+                       .global_n_labels = 4};
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    RANK_CHECK(create_ignoring(&how, g, group, &trainer) == 0);
+    RANK_CHECK(lks_trainer_step(trainer, &batch, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(),
+                      "step 1: n_labels of the batch of rank 1 is 4, but the loss counts 2 of its labels") != NULL);
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(g);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_wrong_count_of_labels_is_named(void **state) {
+    (void)state;
+    run_ranks(2, step_on_a_wrong_count, NULL);
 }
 
 enum { N_EVALUATED = 1000 };
@@ -219,6 +331,8 @@ int main(void) {
         cmocka_unit_test(pieces_follow_the_whole_batch),
         cmocka_unit_test(the_program_is_that_of_a_piece),
         cmocka_unit_test(labels_that_are_ignored_count_in_no_piece),
+        cmocka_unit_test(labels_that_cannot_be_counted_are_refused),
+        cmocka_unit_test(a_wrong_count_of_labels_is_named),
         cmocka_unit_test(evaluation_is_over_the_labels_that_count),
     };
     return run_group(tests);
