@@ -70,7 +70,8 @@ typedef struct lks_optimizer {
 } lks_optimizer;
 
 /* Fields of all options. An optimizer of other values is refused when it is used:
- * lr is above 0. momentum, beta1 and beta2 are in [0, 1). weight_decay, epsilon and clip_norm are at least 0.
+ * lr is above 0. momentum, beta1 and beta2 are in [0, 1). weight_decay, epsilon and clip_norm are at least 0. All of
+ * them and the factors of the schedule are finite in f32 (clip_norm in f64).
  * clip_norm: if the norm of the mean gradient of all parameters together exceeds clip_norm, the gradient is scaled by
  * clip_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_. Buffers do not count. 0: never.
  * decay_matrices_only: 1: weight decay applies only to parameters of two or more dimensions (weights, embeddings), not

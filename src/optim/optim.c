@@ -1,6 +1,7 @@
 /* Optimizers: options, their checks, and the update rule of a step. All values are doubles on the host. */
 #include "optim/optim.h"
 
+#include <float.h>
 #include <math.h>
 
 /* 0 means the default and LKS_ZERO means 0. */
@@ -50,18 +51,21 @@ lks_optimizer lks_adamw(const lks_adamw_options *options) {
                            .schedule = options->schedule};
 }
 
+bool lksi_is_factor(double value) { return value >= 0 && value <= (double)FLT_MAX; }
+
 static lks_status check_adam(const lks_optimizer *optimizer) {
     if (!(optimizer->beta1 >= 0 && optimizer->beta1 < 1 && optimizer->beta2 >= 0 && optimizer->beta2 < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "Adam's betas %g and %g are not both in [0, 1)", optimizer->beta1,
                           optimizer->beta2);
-    if (!(optimizer->epsilon >= 0))
-        return lksi_error(LKS_ERR_ARGUMENT, "Adam's epsilon %g is not a number of at least 0", optimizer->epsilon);
+    if (!lksi_is_factor(optimizer->epsilon))
+        return lksi_error(LKS_ERR_ARGUMENT, "Adam's epsilon %g is not at least 0 and finite in f32",
+                          optimizer->epsilon);
     return LKS_OK;
 }
 
 lks_status lksi_learning_rate_check(double lr) {
-    if (lr >= 0 && !isinf(lr)) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number of at least 0", lr);
+    if (lksi_is_factor(lr)) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not at least 0 and finite in f32", lr);
 }
 
 lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
@@ -70,14 +74,14 @@ lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
     if (optimizer->lr == 0)
         return lksi_error(LKS_ERR_ARGUMENT,
                           "the learning rate is 0; set it, and make the optimizer with lks_sgd, lks_adam or lks_adamw");
-    if (!(optimizer->lr > 0) || isinf(optimizer->lr))
-        return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number above 0", optimizer->lr);
+    if (!lksi_is_factor(optimizer->lr))
+        return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not above 0 and finite in f32", optimizer->lr);
     if (!(optimizer->momentum >= 0 && optimizer->momentum < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "momentum %g is not in [0, 1)", optimizer->momentum);
     if (optimizer->is_nesterov && optimizer->momentum == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "Nesterov's momentum requires a momentum above 0");
-    if (!(optimizer->weight_decay >= 0) || isinf(optimizer->weight_decay))
-        return lksi_error(LKS_ERR_ARGUMENT, "weight decay %g is not a finite number of at least 0",
+    if (!lksi_is_factor(optimizer->weight_decay))
+        return lksi_error(LKS_ERR_ARGUMENT, "weight decay %g is not at least 0 and finite in f32",
                           optimizer->weight_decay);
     if (!(optimizer->clip_norm >= 0) || isinf(optimizer->clip_norm))
         return lksi_error(LKS_ERR_ARGUMENT, "clip_norm %g is not a finite number of at least 0", optimizer->clip_norm);

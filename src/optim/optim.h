@@ -17,6 +17,8 @@ lks_status lksi_optimizer_check(const lks_optimizer *optimizer);
 /* The same for a learning rate that is set later. It may be 0. In lksi_optimizer_check 0 is an error, because it means
  * that the struct was never filled in. */
 lks_status lksi_learning_rate_check(double lr);
+/* Whether `value` is at least 0 and finite also as f32: the kernels compute with floats. */
+bool lksi_is_factor(double value);
 lks_status lksi_schedule_check(const lks_schedule *schedule);
 
 #endif

@@ -68,17 +68,16 @@ double lks_schedule_factor(const lks_schedule *schedule, int64_t step) {
 lks_status lksi_schedule_check(const lks_schedule *schedule) {
     if (schedule->kind < LKS_SCHEDULE_CONSTANT || schedule->kind > LKS_SCHEDULE_ONE_CYCLE)
         return lksi_error(LKS_ERR_ARGUMENT, "%d is not a kind of schedule", (int)schedule->kind);
-    bool is_good_first = schedule->warm_up_first >= 0 && !isinf(schedule->warm_up_first);
-    if (schedule->n_warm_up < 0 || (schedule->n_warm_up > 0 && !is_good_first))
+    if (schedule->n_warm_up < 0 || (schedule->n_warm_up > 0 && !lksi_is_factor(schedule->warm_up_first)))
         return lksi_error(LKS_ERR_ARGUMENT,
-                          "a warm-up of %lld steps from factor %g; both must be finite and at least 0",
+                          "a warm-up of %lld steps from factor %g; both must be at least 0 and finite in f32",
                           (long long)schedule->n_warm_up, schedule->warm_up_first);
     if (schedule->kind == LKS_SCHEDULE_CONSTANT) return LKS_OK;
     if (schedule->n_steps < 1)
         return lksi_error(LKS_ERR_ARGUMENT, "a schedule over %lld steps; at least 1 is needed",
                           (long long)schedule->n_steps);
-    if (!(schedule->first >= 0 && schedule->last >= 0) || isinf(schedule->first) || isinf(schedule->last))
-        return lksi_error(LKS_ERR_ARGUMENT, "a schedule's factors %g and %g are not both finite numbers of at least 0",
+    if (!lksi_is_factor(schedule->first) || !lksi_is_factor(schedule->last))
+        return lksi_error(LKS_ERR_ARGUMENT, "a schedule's factors %g and %g are not both at least 0 and finite in f32",
                           schedule->first, schedule->last);
     if (schedule->kind == LKS_SCHEDULE_ONE_CYCLE && !(schedule->rising > 0 && schedule->rising < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "the rising fraction %g of one cycle is not between 0 and 1",

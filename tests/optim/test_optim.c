@@ -322,7 +322,7 @@ static void senseless_hyperparameters_are_named(void **state) {
     (void)state;
     lks_optimizer bad = lks_sgd(&(lks_sgd_options){.lr = -1});
     assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
-    assert_string_equal(lks_error_text(), "learning rate -1 is not a finite number above 0");
+    assert_string_equal(lks_error_text(), "learning rate -1 is not above 0 and finite in f32");
     bad = lks_adam(&(lks_adam_options){.beta2 = 1});
     assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
     bad = lks_sgd(&(lks_sgd_options){.lr = (double)NAN});
@@ -336,7 +336,30 @@ static void senseless_hyperparameters_are_named(void **state) {
     assert_string_equal(lks_error_text(), "a schedule over 0 steps; at least 1 is needed");
     bad = lks_sgd(&(lks_sgd_options){.schedule = lks_schedule_warm_up((lks_schedule){0}, (double)INFINITY, 4)});
     assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
-    assert_string_equal(lks_error_text(), "a warm-up of 4 steps from factor inf; both must be finite and at least 0");
+    assert_string_equal(lks_error_text(),
+                        "a warm-up of 4 steps from factor inf; both must be at least 0 and finite in f32");
+}
+
+/* In f32 these are infinite, and infinity times a gradient of 0 is NaN. */
+static void numbers_that_f32_cannot_hold_are_named(void **state) {
+    (void)state;
+    const double large = 1e39, endless = (double)INFINITY;
+    const lks_optimizer bad[] = {
+        lks_sgd(&(lks_sgd_options){.lr = large}),
+        lks_adamw(&(lks_adamw_options){.weight_decay = large}),
+        lks_adam(&(lks_adam_options){.epsilon = large}),
+        lks_adam(&(lks_adam_options){.epsilon = endless}),
+        lks_sgd(&(lks_sgd_options){.schedule = lks_schedule_step(1e300, 1)}),
+        lks_sgd(&(lks_sgd_options){.schedule = lks_schedule_linear(large, 1, 4)}),
+        lks_sgd(&(lks_sgd_options){.schedule = lks_schedule_warm_up((lks_schedule){0}, large, 4)}),
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(lksi_optimizer_check(&bad[i]), LKS_ERR_ARGUMENT);
+        assert_non_null(strstr(lks_error_text(), "finite in f32"));
+    }
+    assert_int_equal(lksi_learning_rate_check(large), LKS_ERR_ARGUMENT);
+    const lks_optimizer good = lks_adam(&(lks_adam_options){.lr = 3e38, .epsilon = 3e38, .clip_norm = 1e300});
+    assert_ok(lksi_optimizer_check(&good)); /* clip_norm is compared in f64; a huge one measures the norm */
 }
 
 int main(void) {
@@ -354,6 +377,7 @@ int main(void) {
         cmocka_unit_test(moments_without_a_gradient_become_zero),
         cmocka_unit_test(zero_is_the_default_and_lks_zero_is_zero),
         cmocka_unit_test(senseless_hyperparameters_are_named),
+        cmocka_unit_test(numbers_that_f32_cannot_hold_are_named),
     };
     return run_group(tests);
 }
