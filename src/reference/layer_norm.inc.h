@@ -1,4 +1,4 @@
-/* Layer normalisation; included by kernels.inc.h. */
+/* Layer normalisation; included by kernels.inc.h. Sums are in double, so that long ones do not lose digits. */
 
 static lks_status layer_norm(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
@@ -7,16 +7,31 @@ static lks_status layer_norm(const lksi_kernel *kernel, void *const *in, void *c
     REAL *means = out[1], *inverses = out[2];
     for (int64_t i = 0; i < n; i++) {
         const REAL *x = (const REAL *)in[0] + i * k;
-        REAL *y = (REAL *)out[0] + i * k, mean = 0, variance = 0;
-        for (int64_t j = 0; j < k; j++) mean += x[j];
-        mean /= (REAL)k;
-        for (int64_t j = 0; j < k; j++) variance += (x[j] - mean) * (x[j] - mean);
-        REAL inverse = 1 / SQRT(variance / (REAL)k + epsilon);
+        REAL *y = (REAL *)out[0] + i * k;
+        double sum = 0, squares = 0;
+        for (int64_t j = 0; j < k; j++) sum += (double)x[j];
+        double center = sum / (double)k;
+        for (int64_t j = 0; j < k; j++) squares += ((double)x[j] - center) * ((double)x[j] - center);
+        REAL mean = (REAL)center, inverse = 1 / SQRT((REAL)(squares / (double)k) + epsilon);
         for (int64_t j = 0; j < k; j++) y[j] = (x[j] - mean) * inverse * w[j] + b[j];
         means[i] = mean;
         inverses[i] = inverse;
     }
     return LKS_OK;
+}
+
+/* dw and db of layer_norm_grad. */
+static void sum_over_rows(void *const *in, int64_t n, int64_t k, REAL *dw, REAL *db) {
+    const REAL *x = in[0], *dy = in[1], *means = in[3], *inverses = in[4];
+    for (int64_t j = 0; j < k; j++) {
+        double sum = 0, product = 0;
+        for (int64_t i = 0; i < n; i++) {
+            sum += (double)dy[i * k + j];
+            product += (double)(dy[i * k + j] * ((x[i * k + j] - means[i]) * inverses[i]));
+        }
+        dw[j] = (REAL)product;
+        db[j] = (REAL)sum;
+    }
 }
 
 /* With h = (x - mean) inverse and g = dy w: dx = inverse (g - mean of g - h mean of g h); dw = sum of dy h, db = sum of
@@ -25,21 +40,18 @@ static lks_status layer_norm_grad(const lksi_kernel *kernel, void *const *in, vo
     (void)scratch;
     int64_t k = columns(&kernel->lowering.inputs[0]), n = rows(&kernel->lowering.inputs[0]);
     const REAL *w = in[2], *means = in[3], *inverses = in[4];
-    REAL *dw = out[1], *db = out[2];
-    memset(dw, 0, (size_t)k * sizeof *dw);
-    memset(db, 0, (size_t)k * sizeof *db);
     for (int64_t i = 0; i < n; i++) {
         const REAL *x = (const REAL *)in[0] + i * k, *dy = (const REAL *)in[1] + i * k;
-        REAL *dx = (REAL *)out[0] + i * k, mean_g = 0, mean_gh = 0;
+        REAL *dx = (REAL *)out[0] + i * k;
+        double sum_g = 0, sum_gh = 0;
         for (int64_t j = 0; j < k; j++) {
-            REAL h = (x[j] - means[i]) * inverses[i];
-            mean_g += dy[j] * w[j] / (REAL)k;
-            mean_gh += dy[j] * w[j] * h / (REAL)k;
-            dw[j] += dy[j] * h;
-            db[j] += dy[j];
+            sum_g += (double)(dy[j] * w[j]);
+            sum_gh += (double)(dy[j] * w[j] * ((x[j] - means[i]) * inverses[i]));
         }
+        REAL mean_g = (REAL)(sum_g / (double)k), mean_gh = (REAL)(sum_gh / (double)k);
         for (int64_t j = 0; j < k; j++)
             dx[j] = inverses[i] * (dy[j] * w[j] - mean_g - (x[j] - means[i]) * inverses[i] * mean_gh);
     }
+    sum_over_rows(in, n, k, out[1], out[2]);
     return LKS_OK;
 }

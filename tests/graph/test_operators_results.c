@@ -177,6 +177,34 @@ static void sums_over_many_rows_keep_their_digits(void **state) {
     lksi_free(labels);
 }
 
+/* The elements are 10001.5 and 10000.5 in turns. Their mean and variance, 10001 and 1/4, are exact in f32. Their sum in
+ * f32 is not: beyond 2^25 it would lose 1.5 or 0.5 in each addition. */
+static void layer_norm_keeps_its_digits_beside_a_large_offset(void **state) {
+    (void)state;
+    enum { K = 6000 };
+    float *x = lksi_alloc_array(K, sizeof *x);
+    assert_non_null(x);
+    for (int j = 0; j < K; j++) x[j] = j % 2 == 0 ? 10001.5f : 10000.5f;
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        begin(&f, devices[i]);
+        lks_initializer zero = {LKS_INITIAL_ZERO, 0}, one = {LKS_INITIAL_CONSTANT, 1};
+        lks_node *p = lks_parameter(f.graph, "p", 2, (int64_t[]){1, K}, zero);
+        lks_node *weight = lks_parameter(f.graph, "weight", 1, (int64_t[]){K}, one);
+        lks_node *y = lks_layer_norm_function(p, weight, lks_parameter(f.graph, "bias", 1, (int64_t[]){K}, zero), 1e-5);
+        lks_node *loss = lks_sum(y, 0, NULL, 0);
+        assert_ok(lks_store_create(&f.store, loss, NULL));
+        assert_ok(lks_store_write(f.store, lks_store_find(f.store, "p"), x));
+        assert_ok(
+            lks_program_create(&f.program, f.store, &(lks_program_options){.batch = 1, .outputs = &y, .n_outputs = 1}));
+        assert_ok(lks_program_forward(f.program));
+        const float *normalised = lks_program_output(f.program, y);
+        for (int j = 0; j < K; j++) assert_true(fabsf(normalised[j] - 2 * (x[j] - 10001)) < 1e-3f);
+        end(&f);
+    }
+    lksi_free(x);
+}
+
 /* Masked scores often are the lowest finite number. */
 static void softmax_stands_the_largest_and_the_smallest_numbers(void **state) {
     (void)state;
@@ -351,6 +379,7 @@ int main(void) {
         cmocka_unit_test(bounds_are_exact_however_far_away),
         cmocka_unit_test(sums_over_many_rows_keep_their_digits),
         cmocka_unit_test(nan_goes_through_everything),
+        cmocka_unit_test(layer_norm_keeps_its_digits_beside_a_large_offset),
         cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),
         cmocka_unit_test(log_softmax_is_as_exact_beside_a_large_offset),
         cmocka_unit_test(smoothed_cross_entropy_is_as_exact_beside_a_large_offset),
