@@ -72,7 +72,8 @@ LKS_API lks_node *lks_causal_softmax(lks_node *x);
  *             LKS_ERR_SHAPE: too many dimensions, one below 1, or LKS_BATCH that is not the first. */
 LKS_API lks_node *lks_full(lks_graph *graph, double number, int n_dims, const int64_t *dims);
 
-/* x, but without a gradient back to it. A parameter that gets no gradient at all has gradient 0. */
+/* x, but without a gradient back to it. A parameter that gets no gradient at all has gradient 0. It is still updated:
+ * weight decay shrinks it. A buffer of momentum 0 (lks_buffer) is not. */
 LKS_API lks_node *lks_detach(lks_node *x);
 
 LKS_API lks_node *lks_transpose(lks_node *x, const int *order);    /* axis i of the result is axis order[i] of x */

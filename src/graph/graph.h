@@ -53,6 +53,10 @@ lks_status lksi_loss_find_ignored(lks_node *loss, const lks_node *labels, lksi_i
 /* lks_count_correct without the ignored labels. */
 lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels, const lksi_ignored *ignored);
 
+/* Warns of parameters of the graph that neither `loss` nor any other scalar depends on: layers that are not connected.
+ * Called once per store, by one rank if it is of many. */
+lks_status lksi_graph_warn_of_unused(lks_node *loss);
+
 /* Whether its training programs sum over the ranks while they run (synchronised batch norm). */
 bool lksi_graph_is_synchronised(const lks_graph *graph);
 

@@ -127,6 +127,7 @@ lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_o
     LKS_TRY(lksi_check_given("store_create", "store", store));
     LKS_TRY(lksi_store_create_in(&created, loss, NULL));
     lks_status status = lksi_store_initialize(created, options != NULL ? options->seed : 0);
+    if (status == LKS_OK) status = lksi_graph_warn_of_unused(loss);
     if (status == LKS_OK)
         *store = created;
     else

@@ -176,8 +176,9 @@ static lks_status create_replica(lksi_replica **replica, lks_group *group, const
 }
 
 /* Rank 0 initialises its copy, or the shared one. All ranks then get its values. */
-static lks_status initialize(lks_group *group, lks_store *store, uint64_t seed) {
-    lks_status status = lks_group_rank(group) == 0 ? lksi_store_initialize(store, seed) : LKS_OK;
+static lks_status initialize(lks_group *group, lks_store *store, lks_node *loss, uint64_t seed) {
+    lks_status status = lks_group_rank(group) == 0 ? lksi_graph_warn_of_unused(loss) : LKS_OK;
+    if (status == LKS_OK && lks_group_rank(group) == 0) status = lksi_store_initialize(store, seed);
     return status == LKS_OK ? lks_broadcast_parameters(group, store) : lksi_group_fail(group, status);
 }
 
@@ -200,7 +201,7 @@ static lks_status create(lks_store **store, lks_group *group, lks_node *loss, co
         destroy_replica(replica);
         return lksi_group_fail(group, status);
     }
-    status = initialize(group, *store, options->seed);
+    status = initialize(group, *store, loss, options->seed);
     if (status == LKS_OK) {
         lksi_list list = {0};
         lksi_list_add_store(&list, *store);

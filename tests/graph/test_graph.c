@@ -48,6 +48,38 @@ static void parameters_are_named_and_initialised_as_in_torch(void **state) {
     lks_graph_destroy(f.graph);
 }
 
+static char said[1200];
+static void keep_line(const char *line) { snprintf(said + strlen(said), sizeof said - strlen(said), "%s", line); }
+
+/* What the creation of a store of `loss` writes to the log. */
+static const char *said_of(lks_node *loss) {
+    lks_store *store;
+    said[0] = '\0';
+    lksi_log_set_writer(keep_line);
+    assert_ok(lks_store_create(&store, loss, NULL));
+    lksi_log_set_writer(NULL);
+    lks_store_destroy(store);
+    return said;
+}
+
+static void layers_that_are_not_connected_are_named(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_node *scalar = lks_parameter(f.graph, "scalar", 0, NULL, (lks_initializer){0});
+    lks_node *other = lks_mean(lks_linear(lks_detach(f.logits), 2, "other"), 0, NULL, 0);
+    assert_string_equal(said_of(scalar), ""); /* a parameter is a loss of its own; the others may be of another store */
+    assert_string_equal(said_of(lks_add(f.loss, scalar)), "");
+    assert_string_equal(said_of(other), "");
+    (void)lks_linear(f.x, 2, "forgotten");
+    const char *two = "no loss depends on 2 parameters of the model, which are not trained: 'forgotten.weight', "
+                      "'forgotten.bias'\n";
+    assert_non_null(strstr(said_of(f.loss), two));
+    (void)lks_linear(f.x, 2, "a"), (void)lks_linear(f.x, 2, "b");
+    assert_non_null(strstr(said_of(f.loss), "on 6 parameters"));
+    assert_non_null(strstr(said, "'forgotten.bias', 'a.weight', 'a.bias', ...\n"));
+    lks_graph_destroy(f.graph);
+}
+
 /* The backward pass reaches the last layer first, so its gradients come first in the flat array. */
 static void the_store_is_in_gradient_ready_order(void **state) {
     (void)state;
@@ -571,6 +603,7 @@ static void every_allocation_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_named_and_initialised_as_in_torch),
+        cmocka_unit_test(layers_that_are_not_connected_are_named),
         cmocka_unit_test(the_store_is_in_gradient_ready_order),
         cmocka_unit_test(initial_values_depend_on_seed_and_name_alone),
         cmocka_unit_test(the_first_error_of_a_model_comes_out_of_compile),

@@ -5,6 +5,7 @@
 
 #include <lockstep/nn.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum { GLOBAL_BATCH = 24, N_FEATURES = 6, N_CLASSES = 3, N_STEPS = 4, MAX_RANKS = 8, MAX_PARAMETERS = 256 };
@@ -445,6 +446,31 @@ static void a_group_that_is_null_is_refused(void **state) {
     lks_graph_destroy(m.graph);
 }
 
+static atomic_int n_said;
+static void count_line(const char *line) { n_said += strstr(line, "'forgotten.weight', 'forgotten.bias'\n") != NULL; }
+
+static int forget_a_layer(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_store *store;
+    RANK_OK(lks_init(&group, NULL));
+    model m = build(4);
+    (void)lks_linear(m.x, 2, "forgotten");
+    RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_layer_that_is_not_connected_is_named_once(void **state) {
+    (void)state;
+    lksi_log_set_writer(count_line);
+    run_ranks(3, forget_a_layer, NULL);
+    lksi_log_set_writer(NULL);
+    assert_int_equal(n_said, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_strategies_give_the_same_bits_on_all_ranks),
@@ -460,6 +486,7 @@ int main(void) {
         cmocka_unit_test(senseless_steps_and_rules_are_refused),
         cmocka_unit_test(what_one_rank_was_not_given_fails_all),
         cmocka_unit_test(a_group_that_is_null_is_refused),
+        cmocka_unit_test(a_layer_that_is_not_connected_is_named_once),
     };
     return run_group(tests);
 }
