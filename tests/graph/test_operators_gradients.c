@@ -30,9 +30,14 @@ static lks_node *square_root(const operator_leaves *l) {
 static lks_node *power(const operator_leaves *l) {
     return lks_pow(lks_add_scalar(lks_abs(batch_tensor(l, "a", DIMS(67))), 1), -1.7);
 }
-static lks_node *softplus(const operator_leaves *l) {
-    lks_node *a = batch_tensor(l, "a", DIMS(67));
-    return lks_add(lks_relu(a), lks_log1p(lks_exp(lks_scale(lks_abs(a), -1))));
+/* The formula of docs/from-pytorch.md. */
+static lks_node *softplus_of(lks_node *x) {
+    lks_node *positive = lks_maximum(x, lks_full(lks_node_graph(x), 0, 0, NULL));
+    return lks_add(positive, lks_log1p(lks_exp(lks_scale(lks_abs(x), -1))));
+}
+static lks_node *softplus(const operator_leaves *l) { return softplus_of(batch_tensor(l, "a", DIMS(67))); }
+static lks_node *softplus_at_zero(const operator_leaves *l) {
+    return softplus_of(lks_parameter(l->graph, "a", DIMS(3), (lks_initializer){LKS_INITIAL_ZERO, 0}));
 }
 static lks_node *waves(const operator_leaves *l) {
     lks_node *a = batch_tensor(l, "a", DIMS(67));
@@ -276,6 +281,7 @@ static const operator_case cases[] = {
     CASE(power),
     CASE(log_of_summed_exponentials),
     CASE(softplus),
+    CASE(softplus_at_zero),
     CASE(waves),
     CASE(clamp),
     CASE(clamp_above),
