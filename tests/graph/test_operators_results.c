@@ -186,8 +186,9 @@ static void layer_norm_keeps_its_digits_beside_a_large_offset(void **state) {
     assert_non_null(x);
     for (int j = 0; j < K; j++) x[j] = j % 2 == 0 ? 10001.5f : 10000.5f;
     for (int i = 0; i < 2; i++) {
-        fixture f;
-        begin(&f, devices[i]);
+        fixture f = {0};
+        assert_ok(lks_device_create(&f.device, &(lks_device_options){.name = devices[i]}));
+        f.graph = lks_graph_create(f.device);
         lks_initializer zero = {LKS_INITIAL_ZERO, 0}, one = {LKS_INITIAL_CONSTANT, 1};
         lks_node *p = lks_parameter(f.graph, "p", 2, (int64_t[]){1, K}, zero);
         lks_node *weight = lks_parameter(f.graph, "weight", 1, (int64_t[]){K}, one);
