@@ -270,8 +270,10 @@ LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *o
  * Errors:     as lks_all_reduce. Consecutive small calls may report an error late, because not every rank waits for
  *             every other rank. A rank that only sends does not wait: the root of broadcast and scatter, and
  *             the other ranks of gather and reduce. A rank that receives from the root alone does not wait for other
- *             receivers. On one host the error comes at most 63 calls later, between hosts when a call next has to
- *             wait: a barrier before the group is destroyed tells all ranks. */
+ *             receivers. Between hosts a rank has sent as soon as the network's buffers hold the message, which may be
+ *             some MiB for each receiver. So ranks that pass different roots may all return LKS_OK.
+ *             On one host the error comes at most 63 calls later, between hosts when a call next has to wait. A barrier
+ *             compares all calls before it and tells all ranks. Without one at the end it may be that none is told. */
 LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks_type type, int root,
                                  const lks_collective_options *options);
 

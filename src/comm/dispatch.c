@@ -47,14 +47,20 @@ static uint64_t name_hash(lks_group *group, const char *name) {
     return group->name_hash;
 }
 
+/* It covers all calls of the group so far. Not every call compares all ranks (scatter). So the next one that does, such
+ * as a barrier, detects what differed before. In a part of a group it covers the user's call, too: a reduction passes
+ * accumulators to the parts, and sum for avg, so calls that differ may look alike there. */
 static uint64_t fingerprint(lks_group *group, const lksi_call *call) {
+    const lksi_call *users = lksi_users_call(group, call);
     uint64_t algorithm = (uint64_t)(call->algorithm - call->operation->algorithms);
-    uint64_t hash = lksi_mix(name_hash(group, call->operation->name), lksi_n_calls(group));
+    uint64_t hash = lksi_mix(name_hash(group, call->operation->name), lksi_n_calls(group) ^ group->history);
+    if (users != call) hash = lksi_mix(hash, users->fingerprint);
     hash = lksi_mix(hash, call->operation->has_own_counts ? 0 : call->count);
     bool are_common = call->counts != NULL && !call->operation->has_own_counts;
     for (int rank = 0; are_common && rank < group->size; rank++) hash = lksi_mix(hash, call->counts[rank]);
-    return lksi_mix(hash,
-                    (uint64_t)call->root << 24 | algorithm << 16 | (uint64_t)call->type << 8 | (uint64_t)call->op);
+    hash =
+        lksi_mix(hash, (uint64_t)call->root << 24 | algorithm << 16 | (uint64_t)call->type << 8 | (uint64_t)call->op);
+    return group->history = hash;
 }
 
 lks_status lksi_group_refuse_dead(const lks_group *group) {
@@ -98,7 +104,7 @@ static lks_status run_algorithm(lks_group *group, const lksi_call *call) {
     const lksi_algorithm *algorithm = call->algorithm;
     bool is_on_one_host = lksi_is_on_one_host(group);
     group->progress = (lksi_progress){.name = call->operation->name,
-                                      .sequence = lksi_call_number(group, call),
+                                      .sequence = lksi_call_number(group, lksi_users_call(group, call)),
                                       .timeout_ms = call->timeout_ms,
                                       .started_ns = call->submitted_ns};
     if (group->parent != NULL)
@@ -203,14 +209,15 @@ lks_status lksi_exchange_meaning(lks_group *group, const char *operation, uint64
     lksi_operation described = exchange_of_lines;
     described.name = operation;
     uint64_t hash = name_hash(group, operation), sequence = lksi_count_call(group);
-    hash = lksi_mix(lksi_mix(hash, sequence), nbytes);
+    hash = lksi_mix(lksi_mix(hash, sequence ^ group->history), nbytes);
+    group->history = lksi_mix(hash, fingerprint_of_call);
     lksi_call call = {.operation = &described,
                       .algorithm = described.algorithms,
                       .in = mine,
                       .out = all,
                       .nbytes = nbytes,
                       .sequence = sequence,
-                      .fingerprint = lksi_mix(hash, fingerprint_of_call),
+                      .fingerprint = group->history,
                       .meaning = meaning};
     return lksi_work_run(group, &call);
 }

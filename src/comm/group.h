@@ -162,6 +162,7 @@ struct lks_group {
         *published_names[LKSI_N_CONTEXTS]; /* the names in the seat's activities; saves copying an unchanged name */
     const char *hashed_name;               /* name of the last operation; name_hash is its hash */
     uint64_t name_hash;
+    uint64_t history; /* fingerprint of the last call: it covers all calls before */
     lksi_counters counters;
     lksi_selection selection;
 
@@ -187,6 +188,12 @@ struct lks_group {
 static inline uint64_t lksi_n_calls(const lks_group *group) {
     return atomic_load_explicit(&group->counters.n_calls, memory_order_relaxed);
 }
+/* The user's call that `call` belongs to. It is on the whole group if `group` is a part. Ranks compare it, and texts
+ * show it. */
+static inline const lksi_call *lksi_users_call(const lks_group *group, const lksi_call *call) {
+    return group->parent != NULL && group->parent->divided != NULL ? group->parent->divided : call;
+}
+
 /* Adds to a counter that one thread at a time writes, while others may read it. */
 static inline void lksi_counter_add(_Atomic uint64_t *counter, uint64_t n) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);

@@ -1,5 +1,5 @@
-/* comm/: calls at two levels, whose ranks wait in parts of their group, and groups that are created while others fail:
- * which rank waits where, and which error it gets. */
+/* comm/: calls at two levels, whose ranks wait in parts of their group, calls that differ between or within hosts, and
+ * groups that are created while others fail: which rank waits where, and which error it gets. */
 #include "test.h"
 
 #include "comm/bootstrap/rendezvous.h"
@@ -95,7 +95,7 @@ static void all_levels_together_have_the_deadline(void **state) {
     run_processes(N_RANKS, come_late, &(bool){true});
 }
 
-/* --- creating groups --- */
+/* --- where the ranks are --- */
 
 typedef struct layout {
     const char *transport;
@@ -113,6 +113,154 @@ static void on_all_layouts(rank_function function) {
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
         run_processes(N_RANKS, function, (void *)(uintptr_t)&layouts[i]);
 }
+
+/* --- calls that differ --- */
+
+typedef lks_status (*one_call)(lks_group *world, int rank);
+
+static lks_status sum(lks_group *world, lks_type type, lks_operator op) {
+    float x[4] = {1, 2, 3, 4};
+    return lks_all_reduce(world, x, x, 4, type, op, NULL);
+}
+static lks_status a_rank_adds(lks_group *world, int rank) { return sum(world, LKS_F32, rank == 1 ? LKS_SUM : LKS_AVG); }
+static lks_status a_host_adds(lks_group *world, int rank) { return sum(world, LKS_F32, rank >= 2 ? LKS_SUM : LKS_AVG); }
+static lks_status a_host_has_f16(lks_group *world, int rank) {
+    return sum(world, rank >= 2 ? LKS_F16 : LKS_F32, LKS_SUM);
+}
+static lks_status the_hosts_have_halves(lks_group *world, int rank) {
+    return sum(world, rank >= 2 ? LKS_BF16 : LKS_F16, LKS_SUM);
+}
+static lks_status the_root_adds(lks_group *world, int rank) {
+    float x[4] = {1, 2, 3, 4}, y[4];
+    return lks_reduce(world, x, y, 4, LKS_F32, rank == 0 ? LKS_SUM : LKS_AVG, 0, NULL);
+}
+static lks_status reduce_to_two(lks_group *world, int rank) {
+    float x = 1, y;
+    return lks_reduce(world, &x, &y, 1, LKS_F32, LKS_SUM, rank == 3 ? 3 : 2, NULL);
+}
+static lks_status broadcast_from_two_hosts(lks_group *world, int rank) {
+    float x = 1;
+    return lks_broadcast(world, &x, 1, LKS_F32, rank < 2 ? 0 : 2, NULL);
+}
+static lks_status scatter_from_two(lks_group *world, int rank) {
+    float in[4] = {1}, out;
+    return lks_scatter(world, in, &out, 1, LKS_F32, rank == 3 ? 3 : 0, NULL);
+}
+static lks_status gather_to_two(lks_group *world, int rank) {
+    float in = 1, out[4];
+    return lks_gather(world, &in, out, 1, LKS_F32, rank == 2 ? 3 : 2, NULL);
+}
+static lks_status gather_much_to_two(lks_group *world, int rank) {
+    static char in[70001], out[4][70001];
+    return lks_gather(world, in, out, sizeof in, LKS_I8, rank == 2 ? 3 : 2, NULL);
+}
+static lks_status gather_in_two_ways(lks_group *world, int rank) {
+    const lks_collective_options way = {.algorithm = rank == 2 ? "tree" : "naive"};
+    const size_t counts[N_RANKS] = {1, 2, 3, 4};
+    float in[4] = {1}, out[10];
+    return lks_gatherv(world, in, out, counts, LKS_F32, 3, &way);
+}
+
+static lks_status reduce_in_two_ways(lks_group *world, int rank) {
+    const char *ways[] = {"naive", world->inner != NULL ? "two_level" : "tree"};
+    float x[4] = {1, 2, 3, 4}, y[4];
+    const lks_collective_options way = {.algorithm = ways[rank != 2]};
+    return lks_reduce(world, x, y, 4, LKS_F32, LKS_SUM, 2, &way);
+}
+
+typedef struct disagreement {
+    one_call call;
+    const char *one, *other; /* the texts of both calls */
+    const layout *on;
+} disagreement;
+static const disagreement disagreements[] = {
+    {a_rank_adds, "called all_reduce(count 4, f32, avg, ", "called all_reduce(count 4, f32, sum, ", NULL},
+    {a_host_adds, "called all_reduce(count 4, f32, avg, ", "called all_reduce(count 4, f32, sum, ", NULL},
+    {a_host_has_f16, "called all_reduce(count 4, f32, sum", "called all_reduce(count 4, f16, sum", NULL},
+    {the_hosts_have_halves, "called all_reduce(count 4, f16, sum", "called all_reduce(count 4, bf16, sum", NULL},
+    {the_root_adds, "called reduce(count 4, f32, sum, root 0", "called reduce(count 4, f32, avg, root 0", NULL},
+    {reduce_to_two, "called reduce(count 1, f32, sum, root 2", "rank 3 called reduce(count 1, f32, sum, root 3", NULL},
+    {broadcast_from_two_hosts, "called broadcast(count 1, f32, root 0", "called broadcast(count 1, f32, root 2", NULL},
+    {scatter_from_two, "called scatter(count 1, f32, root 0", "rank 3 called scatter(count 1, f32, root 3", NULL},
+    {gather_to_two, "called gather(count 1, f32, root 2", "rank 2 called gather(count 1, f32, root 3", NULL},
+    {gather_much_to_two, "called gather(count 70001, i8, root 2", "rank 2 called gather(count 70001, i8, root 3", NULL},
+    {gather_in_two_ways, "root 3, algorithm naive)", "rank 2 called ", NULL},
+    {reduce_in_two_ways, "rank 2 called reduce(count 4, f32, sum, root 2, algorithm naive)", "root 2, algorithm t",
+     NULL},
+};
+
+/* No rank need notice it in the call, but every rank gets it from the barrier at the latest. */
+static int disagree(int rank, int size, void *argument) {
+    (void)size;
+    const disagreement *d = argument;
+    lks_group *world;
+    MUST_OK(join(d->on, rank, &world));
+    MUST_OK(lks_barrier(world, NULL));
+    int64_t began_ns = lksi_now_ns();
+    lks_status status = d->call(world, rank);
+    if (status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 2"); /* what comes next: the number of the other rank's call, if it has run on */
+    MUST_SAY(d->one);
+    MUST_SAY(d->other);
+    MUST(is_soon(began_ns));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_barrier_tells_all_ranks_of_calls_that_differed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof disagreements / sizeof disagreements[0]; i++)
+        for (size_t k = 0; k < sizeof layouts / sizeof layouts[0]; k++) {
+            disagreement d = disagreements[i];
+            d.on = &layouts[k];
+            run_processes(N_RANKS, disagree, &d);
+        }
+}
+
+/* Within a host, ranks run ahead in a row of broadcasts. */
+static int disagree_in_a_row(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x[2] = {0};
+    MUST_OK(join(&layouts[2], rank, &world));
+    lks_status status = LKS_OK;
+    for (int i = 1; i <= 10 && status == LKS_OK; i++)
+        status = lks_broadcast(world, x, rank == 1 && i == 10 ? 2 : 1, LKS_I32, 0, NULL);
+    if (status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 10: rank 0 called broadcast(count 1, i32, root 0, algorithm two_level), ");
+    MUST_SAY("rank 1 called broadcast(count 2, i32, root 0, algorithm two_level)");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void ranks_that_run_ahead_show_the_users_call(void **state) {
+    (void)state;
+    run_processes(N_RANKS, disagree_in_a_row, NULL);
+}
+
+/* As if rank 1 had made another call whose messages are lost or still under way. */
+static int forget_what_differed(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world;
+    MUST_OK(join(argument, rank, &world));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) world->history++;
+    MUST(lks_barrier(world, NULL) == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree before call 2: rank ");
+    MUST_SAY("both called barrier(algorithm ");
+    MUST_SAY("), but their calls before it differ");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void calls_that_nothing_is_left_of_are_said_to_come_before(void **state) {
+    (void)state;
+    on_all_layouts(forget_what_differed);
+}
+
+/* --- creating groups --- */
 
 /* Over tcp, rank 1 has the new group before the other ranks. */
 static int fail_in_a_new_group(int rank, int size, void *argument) {
@@ -258,6 +406,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_in_a_part_hears_of_the_whole),
         cmocka_unit_test(all_levels_together_have_the_deadline),
+        cmocka_unit_test(a_barrier_tells_all_ranks_of_calls_that_differed),
+        cmocka_unit_test(ranks_that_run_ahead_show_the_users_call),
+        cmocka_unit_test(calls_that_nothing_is_left_of_are_said_to_come_before),
         cmocka_unit_test(what_fails_in_a_new_group_is_its_own),
         cmocka_unit_test(groups_that_were_left_take_no_descriptors),
         cmocka_unit_test(a_rank_without_descriptors_is_told_of_at_once),

@@ -17,6 +17,7 @@
  * of the tree.
  */
 #include "comm/collective/collective.h"
+#include "comm/transport/segment/step.h"
 
 /* --- where it can be used --- */
 
@@ -49,9 +50,10 @@ const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *cal
 /* --- the inner and outer group --- */
 
 /* Begins the call. Its deadline covers the calls on the inner and outer group together. While group->divided is set, a
- * rank that waits in one of them also receives notices about the call itself. */
+ * rank that waits in one of them also receives notices about the call itself and the one before it. */
 static lks_collective_options divide(lks_group *group, const lksi_call *call) {
     group->divided = call;
+    if (lksi_steps_open(group) == LKS_OK) (void)lksi_step_own(group, call);
     if (group->progress.started_ns == 0) group->progress.started_ns = lksi_running_ns();
     return (lks_collective_options){.timeout_ms = call->timeout_ms};
 }

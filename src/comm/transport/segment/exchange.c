@@ -37,6 +37,7 @@
  */
 #include "base/cache.h"
 #include "comm/comm_internal.h"
+#include "comm/transport/segment/step.h"
 
 #include <string.h>
 
@@ -138,11 +139,12 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
         has_run_ahead ? ahead_of_exchange(group, group->rank, exchange)->sequence : group->progress.sequence;
     char first[LKSI_CALL_TEXT_NBYTES], second[LKSI_CALL_TEXT_NBYTES];
     if (!has_run_ahead) {
-        lksi_call_describe(call, mine->call_text, sizeof mine->call_text);
+        lksi_call_describe(lksi_users_call(group, call), mine->call_text, sizeof mine->call_text);
         lksi_publish(group->control, &mine->explained.value, exchange, group->seat);
     }
     LKS_TRY(describe_rank(group, one, exchange, first));
     LKS_TRY(describe_rank(group, other, exchange, second));
+    if (strcmp(first, second) == 0) return lksi_step_find_earlier(group, call, one, other, first);
     return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu: rank %d called %s, rank %d called %s",
                       (unsigned long long)sequence, lksi_world_rank(group, one), first, lksi_world_rank(group, other),
                       second);
@@ -297,13 +299,14 @@ static lks_status run_ahead(lks_group *group, const lksi_call *call, bool *is_ah
     *is_ahead = row->operation == call->operation && row->root == call->root && row->exchange == group->n_exchanges;
     *row = (lksi_row){call->operation, call->root, group->n_exchanges + 1};
     if (!*is_ahead) return lksi_post_and_collect(group, call, 0);
-    lksi_ahead ahead = {.sequence = call->sequence,
-                        .count = call->count,
-                        .root = call->root,
-                        .operation = (uint8_t)(call->operation - lksi_operation_at(0)),
-                        .algorithm = (uint8_t)(call->algorithm - call->operation->algorithms),
-                        .type = (uint8_t)call->type,
-                        .op = (uint8_t)call->op};
+    const lksi_call *users = lksi_users_call(group, call);
+    lksi_ahead ahead = {.sequence = users->sequence,
+                        .count = users->count,
+                        .root = users->root,
+                        .operation = (uint8_t)(users->operation - lksi_operation_at(0)),
+                        .algorithm = (uint8_t)(users->algorithm - users->operation->algorithms),
+                        .type = (uint8_t)users->type,
+                        .op = (uint8_t)users->op};
     return show(group, call, 0, &ahead);
 }
 

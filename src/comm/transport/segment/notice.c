@@ -5,9 +5,12 @@
  *
  * Mostly the first message shows the disagreement, because its header carries the call. If both ranks wait for each
  * other, no message is sent. So a step that has waited long sends a notice to the rank it waits for, and reads from all
- * ranks. A notice of an earlier call is stale. A notice of a later call is kept, because its reader may still get
- * there. Ranks that only send to each other read nothing either, so a step that has waited long to send also reads the
- * headers that have come from all ranks.
+ * ranks. A notice of the call before is compared with that call. An older one is stale. A notice of a later call is
+ * kept, because its reader may still get there. Ranks that only send to each other read nothing either, so a step that
+ * has waited long to send also reads the headers that have come from all ranks.
+ *
+ * The message of an earlier call is never stale: a rank receives all messages of a call before the next one. So the
+ * ranks disagreed in that call.
  *
  * Only notices carry the words that explain a fingerprint. So a rank that detects another call by the header of a
  * message sends its own words to all ranks, and waits for the notice of the other rank. That notice comes at once, or
@@ -33,24 +36,26 @@ enum {
 };
 
 const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call) {
-    const lksi_operation *operation = call->operation;
+    const lksi_call *users = lksi_users_call(group, call);
+    const lksi_operation *operation = users->operation;
     lksi_step_header *header = &group->steps->own;
     if (header->fingerprint == call->fingerprint && header->sequence == call->sequence) return header;
     group->steps->before = *header;
     *header = (lksi_step_header){.fingerprint = call->fingerprint,
                                  .sequence = call->sequence,
-                                 .count = call->count,
-                                 .root = call->root,
-                                 .type = (uint8_t)call->type,
-                                 .op = (uint8_t)call->op};
+                                 .number = lksi_call_number(group, users),
+                                 .count = users->count,
+                                 .root = users->root,
+                                 .type = (uint8_t)users->type,
+                                 .op = (uint8_t)users->op};
     header->flags =
         (uint8_t)((operation->has_count ? HAS_COUNT : 0) | (operation->has_type ? HAS_TYPE : 0) |
                   (operation->is_reduction ? IS_REDUCTION : 0) | (operation->is_rooted ? IS_ROOTED : 0) |
                   (operation->has_counts ? HAS_COUNTS : 0) | (operation->has_own_counts ? HAS_OWN_COUNTS : 0) |
-                  (call->meaning != NULL ? HAS_WORDS : 0));
+                  (users->meaning != NULL ? HAS_WORDS : 0));
     snprintf(header->operation, sizeof header->operation, "%s", operation->name);
-    if (call->algorithm != NULL && call->algorithm->name != NULL) /* an exchange's one algorithm has no name */
-        snprintf(header->algorithm, sizeof header->algorithm, "%s", call->algorithm->name);
+    if (users->algorithm != NULL && users->algorithm->name != NULL) /* an exchange's one algorithm has no name */
+        snprintf(header->algorithm, sizeof header->algorithm, "%s", users->algorithm->name);
     return header;
 }
 
@@ -94,28 +99,37 @@ static void describe_header(const lksi_step_pair *pair, const lksi_step_header *
 lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
     char mine[LKSI_CALL_TEXT_NBYTES], theirs[LKSI_CALL_TEXT_NBYTES], when[48] = "";
     group->steps->is_other = true, group->steps->other = other, group->steps->theirs = *head;
-    const lksi_step_header *before = &group->steps->before;
+    const lksi_step_header *own = lksi_step_own(group, call), *before = &group->steps->before;
     /* This rank has completed its part of that call already. */
     bool is_before = head->sequence == before->sequence && head->fingerprint != before->fingerprint;
+    uint64_t number = is_before ? before->number : own->number;
     if (is_before)
         describe_header(&group->steps->pairs[other], before, mine, sizeof mine);
     else
-        lksi_call_describe(call, mine, sizeof mine);
+        lksi_call_describe(lksi_users_call(group, call), mine, sizeof mine);
     describe_header(&group->steps->pairs[other], head, theirs, sizeof theirs);
-    if (head->sequence != call->sequence && !is_before)
-        snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, other),
-                 (unsigned long long)head->sequence);
     bool is_first = group->rank < other;
-    int first = lksi_world_rank(group, is_first ? group->rank : other);
-    int second = lksi_world_rank(group, is_first ? other : group->rank);
+    int first = is_first ? group->rank : other, second = is_first ? other : group->rank;
+    if (head->sequence == call->sequence && head->number == number && strcmp(mine, theirs) == 0)
+        return lksi_step_find_earlier(group, call, first, second, mine);
+    if (head->number != number)
+        snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, other),
+                 (unsigned long long)head->number);
     return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu%s: rank %d called %s, rank %d called %s",
-                      (unsigned long long)(is_before ? before->sequence : call->sequence), when, first,
-                      is_first ? mine : theirs, second, is_first ? theirs : mine);
+                      (unsigned long long)number, when, lksi_world_rank(group, first), is_first ? mine : theirs,
+                      lksi_world_rank(group, second), is_first ? theirs : mine);
 }
 
 static lks_status judge(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
+    const lksi_step_header *before = &group->steps->before;
     bool is_other = head->sequence == call->sequence && head->fingerprint != call->fingerprint;
+    is_other |= head->sequence == before->sequence && head->fingerprint != before->fingerprint;
     return is_other ? lksi_step_mismatch(group, call, other, head) : LKS_OK;
+}
+
+/* Whether the message that `head` belongs to is of an earlier call. The numbers of internal calls have no order. */
+static bool is_left_over(const lksi_call *call, const lksi_step_header *head) {
+    return head->sequence < call->sequence && call->sequence < LKSI_SPLIT_CALL;
 }
 
 static bool is_notice(const lksi_step_pair *pair) {
@@ -143,7 +157,9 @@ lks_status lksi_step_listen(lks_group *group, const lksi_call *call, int from) {
     lksi_step_pair *pair = &group->steps->pairs[from];
     LKS_TRY(hear(group, from));
     LKS_TRY(judge(group, call, from, &pair->heard.head));
-    return lksi_step_has_header(pair) ? judge(group, call, from, &pair->in.head) : LKS_OK;
+    if (!lksi_step_has_header(pair)) return LKS_OK;
+    if (is_left_over(call, &pair->in.head)) return lksi_step_mismatch(group, call, from, &pair->in.head);
+    return judge(group, call, from, &pair->in.head);
 }
 
 lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through) {
@@ -210,6 +226,35 @@ lks_status lksi_step_look_aside(lks_group *group, const lksi_call *call, int fro
         lksi_sleep_ns(1000000);
     }
     return LKS_OK;
+}
+
+/* --- a call before this one that differed --- */
+
+static lks_status find_left_over(lks_group *group, const lksi_call *call) {
+    LKS_TRY(lksi_steps_open(group));
+    for (int rank = 0; rank < group->size; rank++) {
+        lksi_step_pair *pair = &group->steps->pairs[rank];
+        if (rank == group->rank || pair->has_ended) continue;
+        pair->has_ended = hear(group, rank) != LKS_OK;
+        if (lksi_step_has_header(pair) && is_left_over(call, &pair->in.head))
+            return lksi_step_mismatch(group, call, rank, &pair->in.head);
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_step_find_earlier(lks_group *group, const lksi_call *call, int one, int other, const char *text) {
+    enum { PATIENCE_MS = 500 }; /* the rank that finds the message may look for it only after a long wait */
+    const lksi_call *users = lksi_users_call(group, call);
+    for (int i = 0; i < PATIENCE_MS; i++) {
+        LKS_TRY(find_left_over(users != call ? group->parent : group, users));
+        LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+        lksi_sleep_ns(1000000);
+    }
+    return lksi_error(LKS_ERR_MISMATCH,
+                      "ranks disagree before call %llu: rank %d and rank %d both called %s, but their calls before it "
+                      "differ",
+                      (unsigned long long)lksi_call_number(group, users), lksi_world_rank(group, one),
+                      lksi_world_rank(group, other), text);
 }
 
 /* --- words that a header lacks --- */

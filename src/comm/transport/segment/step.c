@@ -154,7 +154,9 @@ static void prepare_send(lks_group *group, step *s, int to, const void *data, si
     lksi_counter_add(&group->counters.n_message_nbytes, nbytes);
 }
 
-static void prepare_receive(step *s, int from, void *data, size_t nbytes) {
+/* A rank that only receives also remembers the call, for the error that a message of it makes later. */
+static void prepare_receive(lks_group *group, step *s, int from, void *data, size_t nbytes) {
+    (void)lksi_step_own(group, s->call);
     s->from = from, s->received = data, s->n_in = nbytes;
     s->is_received = false;
 }
@@ -169,7 +171,7 @@ lks_status lksi_step_send(lks_group *group, const lksi_call *call, int to, const
 lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, void *data, size_t nbytes) {
     step s = {.call = call, .is_sent = true};
     LKS_TRY(lksi_steps_open(group));
-    prepare_receive(&s, from, data, nbytes);
+    prepare_receive(group, &s, from, data, nbytes);
     return run(group, &s);
 }
 
@@ -178,6 +180,6 @@ lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, c
     step s = {.call = call};
     LKS_TRY(lksi_steps_open(group));
     prepare_send(group, &s, to, sent, n_sent_nbytes);
-    prepare_receive(&s, from, received, n_received_nbytes);
+    prepare_receive(group, &s, from, received, n_received_nbytes);
     return run(group, &s);
 }

@@ -4,10 +4,11 @@
 
 #include "comm/comm_internal.h"
 
-/* Precedes every payload. It describes the whole call, so that a receiver in another call can name both. */
+/* Precedes every payload. It describes the whole call of the user, so that a receiver in another call can name both. */
 typedef struct lksi_step_header {
     uint64_t nbytes;
-    uint64_t fingerprint, sequence, count;
+    uint64_t fingerprint, sequence; /* of the call on this group, which may be a part of the user's */
+    uint64_t number, count;         /* number: of the user's call, for texts */
     int32_t root;
     uint8_t flags, type, op;
     uint8_t is_notice; /* not a message of an algorithm: the sender waits for this rank, in this call */
@@ -63,6 +64,10 @@ lks_status lksi_steps_open(lks_group *group);
 lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through);
 /* Makes the error that shows this rank's call and the call of `other`, which `head` describes. */
 lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head);
+/* For two ranks that disagree although their calls look alike (`text`): the call that differed is an earlier one, which
+ * did not compare the two. A message of that call that its receiver does not expect lies unread, here or on a rank that
+ * aborts when it finds it. Returns the error that shows that call, or else one that says that it came before. */
+lks_status lksi_step_find_earlier(lks_group *group, const lksi_call *call, int one, int other, const char *text);
 /* After an LKS_ERR_MISMATCH: gets the words that the error lacks from the other rank, if it has any, and sends this
  * rank's words to all ranks except `busy` (-1: none), to which a message is half sent. Returns the completed error. */
 lks_status lksi_step_explain(lks_group *group, const lksi_call *call, int busy);
