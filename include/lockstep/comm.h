@@ -94,8 +94,8 @@ typedef struct lks_init_options {
  *             LKS_ERR_TIMEOUT: ranks did not arrive, or another program uses the port. The text names the ranks or the
  *             port.
  *             LKS_ERR_MISMATCH: a rank has another library version, transport, WORLD_SIZE, LOCKSTEP_HOST_ID or
- *             LOCKSTEP_JOB_KEY. The text names the rank. Over TCP, another LOCKSTEP_JOB_KEY gives this error on the
- *             rank that has it, after 5 s, and LKS_ERR_TIMEOUT on the others.
+ *             LOCKSTEP_JOB_KEY. The text names the rank. Over TCP, another LOCKSTEP_JOB_KEY, or without a key another
+ *             user, gives this error on the rank that has it, after 5 s, and LKS_ERR_TIMEOUT on the others.
  *             LKS_ERR_UNSUPPORTED: no module for the required MPI was found. The text lists where it was looked for.
  *             LKS_ERR_PEER: a rank was lost, or its launcher reports that it has ended. The text names the rank.
  *             LKS_ERR_STATE: the ranks are threads (lockstep run --threads), and this thread is none of them.

@@ -2,7 +2,7 @@
 #include "launch/agent.h"
 
 #include "comm/bootstrap/build.h"
-#include "comm/bootstrap/dial.h"
+#include "comm/bootstrap/local_key.h"
 #include "comm/clock.h"
 #include "launch/launch_internal.h"
 #include "launch/link.h"
@@ -170,7 +170,7 @@ static lks_status join(agent *a) {
     LKS_TRY(lksi_job_secret_allows(&secret, "--master-addr", &head));
     if (run->job.report != NULL) LKS_TRY(lksi_address_check_specified("--master-addr", &head)); /* a user's agent */
     const int64_t deadline_ns = lksi_running_ns() + run->join_timeout_ms * LKSI_NS_PER_MS;
-    LKS_TRY(lksi_dial(&head, secret.key, &hello, sizeof hello, deadline_ns, true, is_interrupted, a, &connection));
+    LKS_TRY(lksi_local_key_dial(&head, &secret, &hello, sizeof hello, deadline_ns, is_interrupted, a, &connection));
     lksi_link_open(&a->link, connection);
     return lksi_address_of_socket(connection, &a->local);
 }

@@ -155,12 +155,13 @@ static lks_status prepare(lksi_head *head) {
 static void clean_up(lksi_head *head) {
     lksi_head_nodes_destroy(head);
     lksi_acceptor_destroy(head->acceptor);
+    if (head->key_listener >= 0) close(head->key_listener);
     if (head->listener >= 0) close(head->listener);
     lksi_signalfd_close(&head->signals);
 }
 
 int lksi_head_run(const lksi_run *run) {
-    lksi_head head = {.run = run, .listener = -1, .signals.descriptor = -1, .exit_status = 1};
+    lksi_head head = {.run = run, .listener = -1, .key_listener = -1, .signals.descriptor = -1, .exit_status = 1};
     unsetenv("LOCKSTEP_GENERATION"); /* set if this process is itself a rank of a run; it would change the key */
     if (prepare(&head) == LKS_OK) {
         const int64_t now = lksi_now_ns();

@@ -31,8 +31,8 @@ typedef struct lksi_head {
     lksi_node *nodes;
     int n_nodes;
     lksi_signalfd signals;
-    int listener;
-    lksi_address address; /* where the head listens */
+    int listener, key_listener; /* -1: none */
+    lksi_address address;       /* where the head listens */
     lksi_acceptor *acceptor;
     struct pollfd *polled;
     lksi_head_phase phase;

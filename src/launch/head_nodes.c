@@ -5,7 +5,7 @@
 #include "launch/hosts_file.h"
 
 #include "comm/bootstrap/build.h"
-#include "comm/bootstrap/job.h"
+#include "comm/bootstrap/local_key.h"
 #include "comm/comm.h"
 
 #include <errno.h>
@@ -191,7 +191,10 @@ lks_status lksi_head_listen(lksi_head *head) {
     const int port = lksi_address_port(&head->address);
     LKS_TRY(lksi_job_secret_read(&(lksi_environment){.rank = 1, .size = 2, .master_port = port}, &secret));
     LKS_TRY(lksi_job_secret_allows(&secret, "--master-addr", &head->address));
-    return lksi_acceptor_create(&head->acceptor, head->listener, secret.key, sizeof(lksi_agent_hello), join, head);
+    if (!secret.has_key) LKS_TRY(lksi_local_key_listen(&head->address, &head->key_listener));
+    LKS_TRY(lksi_acceptor_create(&head->acceptor, head->listener, secret.key, sizeof(lksi_agent_hello), join, head));
+    if (!secret.has_key) lksi_acceptor_hand_out_key(head->acceptor, head->key_listener);
+    return LKS_OK;
 }
 
 /* --- starting agents --- */

@@ -5,6 +5,7 @@
 #include "comm/bootstrap/acceptor.h"
 #include "comm/bootstrap/dial.h"
 #include "comm/bootstrap/host.h"
+#include "comm/bootstrap/local_key.h"
 #include "comm/bootstrap/star.h"
 #include "comm/bootstrap/store.h"
 
@@ -272,7 +273,7 @@ static void let_in(void *argument, int connection, const void *hello) {
 typedef struct host {
     lksi_acceptor *acceptor;
     lksi_address at;
-    int listener;
+    int listener, key_listener;
     guests guests;
 } host;
 
@@ -487,6 +488,34 @@ static void a_dial_that_fails_says_why(void **state) {
     assert_int_equal(connection, -1);
 }
 
+/* Another process was about to end, and had handed out its own key. */
+static void host_takes_the_place_of_another(void *argument) {
+    host *h = argument;
+    for (int64_t until_ns = lksi_now_ns() + SECOND_NS / 3; lksi_now_ns() < until_ns; lksi_sleep_ns(1000000)) {
+        (void)lksi_local_key_hand_out(h->key_listener, other_key);
+        lksi_acceptor_step(h->acceptor);
+    }
+    lksi_acceptor_hand_out_key(h->acceptor, h->key_listener);
+    host_serve(h);
+}
+
+static void a_dialler_without_a_key_has_that_of_who_is_there(void **state) {
+    (void)state;
+    host h;
+    lksi_thread *thread;
+    lksi_job_secret job = {.has_key = false};
+    int connection;
+    host_open(&h);
+    assert_ok(lksi_local_key_listen(&h.at, &h.key_listener));
+    assert_ok(lksi_thread_create(&thread, host_takes_the_place_of_another, &h, "host"));
+    assert_ok(lksi_local_key_dial(&h.at, &job, "hello", 6, soon_ns(), NULL, NULL, &connection));
+    lksi_thread_join(thread);
+    assert_memory_equal(job.key, key, sizeof key);
+    assert_int_equal(h.guests.n_let_in, 1);
+    close(connection), close(h.key_listener);
+    host_close(&h);
+}
+
 /* --- the star --- */
 
 static void star_records_may_come_byte_by_byte(void **state) {
@@ -574,6 +603,7 @@ int main(void) {
         cmocka_unit_test(an_acceptor_without_descriptors_waits_for_some),
         cmocka_unit_test(descriptors_that_strangers_hold_are_no_error),
         cmocka_unit_test(a_dial_that_fails_says_why),
+        cmocka_unit_test(a_dialler_without_a_key_has_that_of_who_is_there),
         cmocka_unit_test(star_records_may_come_byte_by_byte),
         cmocka_unit_test(what_is_no_star_record_ends_the_reading),
         cmocka_unit_test(a_star_record_is_not_waited_with_for_ever),

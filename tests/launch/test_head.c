@@ -4,7 +4,7 @@
 #include "test.h"
 
 #include "comm/bootstrap/build.h"
-#include "comm/bootstrap/dial.h"
+#include "comm/bootstrap/local_key.h"
 #include "launch/agent.h"
 #include "launch/link.h"
 
@@ -128,8 +128,8 @@ static int join(int port, const lksi_agent_hello *hello) {
     int connection;
     assert_ok(lksi_address_resolve("127.0.0.1", port, &head));
     assert_ok(lksi_job_secret_read(&(lksi_environment){.rank = 1, .size = 2, .master_port = port}, &secret));
-    assert_ok(lksi_dial(&head, secret.key, hello, sizeof *hello, lksi_now_ns() + INT64_C(1000000) * DEADLINE_MS, true,
-                        NULL, NULL, &connection));
+    assert_ok(lksi_local_key_dial(&head, &secret, hello, sizeof *hello, lksi_now_ns() + INT64_C(1000000) * DEADLINE_MS,
+                                  NULL, NULL, &connection));
     return connection;
 }
 

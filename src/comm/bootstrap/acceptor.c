@@ -1,6 +1,8 @@
 #define _GNU_SOURCE /* accept4 */
 #include "comm/bootstrap/acceptor.h"
 
+#include "comm/bootstrap/local_key.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -27,7 +29,7 @@ enum {
 #define OUT_LIMIT_NS SECOND_NS
 
 /* data.u32 of an epoll event: the index of a place, or one of these. */
-enum { ABOUT_LISTENER = N_PLACES, ABOUT_CLOCK };
+enum { ABOUT_LISTENER = N_PLACES, ABOUT_CLOCK, ABOUT_KEY };
 
 typedef struct place {
     bool is_taken, is_writing;
@@ -38,7 +40,7 @@ typedef struct place {
 } place;
 
 struct lksi_acceptor {
-    int listener, epoll, clock;
+    int listener, key_listener, epoll, clock; /* key_listener -1: the key is not handed out */
     unsigned char key[LKSI_KEY_NBYTES];
     size_t hello_nbytes;
     lksi_accepted accepted;
@@ -247,18 +249,31 @@ static void tick(lksi_acceptor *acceptor) {
     pause_listener(acceptor, false);
 }
 
+/* Edge-triggered, because without free descriptors a waiting connection would wake this thread for ever. Its peer tries
+ * again, which is another edge. */
+static void watch_for_key(lksi_acceptor *acceptor, int operation) {
+    watch(acceptor, operation, acceptor->key_listener, EPOLLIN | EPOLLET, ABOUT_KEY);
+}
+
+void lksi_acceptor_hand_out_key(lksi_acceptor *acceptor, int listener) {
+    acceptor->key_listener = listener;
+    watch_for_key(acceptor, EPOLL_CTL_ADD);
+}
+
 /* A place may have been reused since its event was reported. Then there is nothing to read yet, and serve does
  * nothing. */
 void lksi_acceptor_step(lksi_acceptor *acceptor) {
-    struct epoll_event events[N_PLACES + 2];
-    int n_events = epoll_wait(acceptor->epoll, events, N_PLACES + 2, 0);
+    struct epoll_event events[N_PLACES + 3];
+    int n_events = epoll_wait(acceptor->epoll, events, N_PLACES + 3, 0);
     for (int i = 0; i < n_events; i++) {
         uint32_t about = events[i].data.u32;
         if (about == ABOUT_CLOCK)
             tick(acceptor);
         else if (about == ABOUT_LISTENER)
             accept_some(acceptor);
-        else if (acceptor->places[about].is_taken)
+        else if (about == ABOUT_KEY) {
+            if (!lksi_local_key_hand_out(acceptor->key_listener, acceptor->key)) watch_for_key(acceptor, EPOLL_CTL_MOD);
+        } else if (acceptor->places[about].is_taken)
             serve(acceptor, &acceptor->places[about]);
     }
     set_clock(acceptor);
@@ -270,7 +285,7 @@ lks_status lksi_acceptor_create(lksi_acceptor **acceptor, int listener, const un
                                 size_t hello_nbytes, lksi_accepted accepted, void *argument) {
     lksi_acceptor *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
-    created->listener = listener;
+    created->listener = listener, created->key_listener = -1;
     created->hello_nbytes = hello_nbytes;
     created->accepted = accepted, created->argument = argument;
     memcpy(created->key, key, sizeof created->key);
@@ -294,6 +309,7 @@ void lksi_acceptor_destroy(lksi_acceptor *acceptor) {
     for (int i = 0; i < N_PLACES; i++)
         if (acceptor->places[i].is_taken) close(acceptor->places[i].auth.descriptor);
     if (acceptor->epoll >= 0) watch(acceptor, EPOLL_CTL_DEL, acceptor->listener, 0, 0);
+    if (acceptor->epoll >= 0) watch(acceptor, EPOLL_CTL_DEL, acceptor->key_listener, 0, 0);
     if (acceptor->clock >= 0) close(acceptor->clock);
     if (acceptor->epoll >= 0) close(acceptor->epoll);
     lksi_free(acceptor);

@@ -19,6 +19,9 @@ typedef void (*lksi_accepted)(void *argument, int connection, const void *hello)
 /* The caller owns `listener`, which must outlive the acceptor. It is made non-blocking. */
 lks_status lksi_acceptor_create(lksi_acceptor **acceptor, int listener, const unsigned char key[LKSI_KEY_NBYTES],
                                 size_t hello_nbytes, lksi_accepted accepted, void *argument);
+/* From now on the key is also handed out at `listener` (local_key.h). The caller owns it, and it must outlive the
+ * acceptor. */
+void lksi_acceptor_hand_out_key(lksi_acceptor *acceptor, int listener);
 /* Whether a peer has tried with another key for several seconds. This is what a rank does whose LOCKSTEP_JOB_KEY is
  * wrong. A stranger can do it, too, so it is a reason for a warning and not for an error. `peer` gets the address of
  * the last peer that tried, or "". */

@@ -5,7 +5,7 @@
 #include "comm/bootstrap/auth.h"
 
 /* *connection is non-blocking, TCP_NODELAY and close-on-exec. The peer has proven that it knows the key, and has
- * received the hello.
+ * received the hello. Each attempt uses what `key` then holds.
  *
  * is_retrying: the peer may not be up yet. Refused and broken connections are retried until the deadline. A wrong
  * answer (another key, another version, no handshake) may come from an earlier job that is about to end. It is accepted

@@ -26,19 +26,18 @@ static lks_status hash_texts(const char *const *texts, size_t n_texts, unsigned 
     return LKS_OK;
 }
 
+/* A key that was not given is a random one: every process has its own until it has that of rank 0 (local_key.h). */
 static lks_status make_key(const lksi_environment *environment, lksi_job_secret *job) {
     const char *secret = lksi_environment_job_key(environment);
     const char *generation =
         environment->job_key[0] == '\0' ? value_of("LOCKSTEP_GENERATION") : ""; /* a key from MPI is new for each
                                                                                  * generation */
-    char numbers[64];
     if (strlen(secret) > MAX_KEY_NBYTES)
         return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_JOB_KEY has %zu bytes; up to %d are possible", strlen(secret),
                           MAX_KEY_NBYTES);
     job->has_key = secret[0] != '\0';
-    snprintf(numbers, sizeof numbers, "%lu %d", (unsigned long)getuid(), environment->master_port);
-    if (job->has_key) return hash_texts((const char *const[]){"lockstep job", secret, generation}, 3, job->key);
-    return hash_texts((const char *const[]){"lockstep no key", numbers, generation}, 3, job->key);
+    if (!job->has_key) return lksi_random_secret(job->key, sizeof job->key);
+    return hash_texts((const char *const[]){"lockstep job", secret, generation}, 3, job->key);
 }
 
 /* Whether the descriptor is an unconnected stream socket bound to that port. */

@@ -9,7 +9,7 @@ enum { LKSI_KEY_NBYTES = 32 };
 
 typedef struct lksi_job_secret {
     unsigned char key[LKSI_KEY_NBYTES];
-    bool has_key; /* false: `key` is not secret; it separates jobs but does not keep strangers out */
+    bool has_key; /* false: no key was given; `key` is random, and rank 0's is handed out (local_key.h) */
     int listener; /* a socket bound to MASTER_PORT that the launcher passed on, or -1; the process owns it */
 } lksi_job_secret;
 

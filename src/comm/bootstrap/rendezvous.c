@@ -1,9 +1,9 @@
 #include "comm/bootstrap/rendezvous.h"
 
 #include "comm/bootstrap/crossing.h"
-#include "comm/bootstrap/dial.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/host.h"
+#include "comm/bootstrap/local_key.h"
 #include "comm/bootstrap/notice_board.h"
 #include "comm/bootstrap/store.h"
 #include "comm/clock.h"
@@ -110,41 +110,50 @@ static bool is_at(int listener, const lksi_address *master) {
     return false;
 }
 
-/* The launcher's socket is kept between two rendezvous but shut down, so that no connection waits in a queue that is
- * not served. If another process listens on the port, it may be the last generation of this job, which is about to
- * end. */
-static lks_status open_store(int kept, const lksi_address *master, int64_t deadline_ns, int *listener) {
+/* Opens the place where the key is handed out first, so that no rank connects to the port before it can have the key.
+ * The launcher's socket is kept between two rendezvous but shut down, so that no connection waits in a queue that is
+ * not served. */
+static lks_status listen_once(const lksi_job_secret *job, int kept, const lksi_address *master, int *key_listener,
+                              int *listener) {
+    if (!job->has_key && *key_listener < 0) LKS_TRY(lksi_local_key_listen(master, key_listener));
+    if (kept < 0) return lksi_listen(master, listener, NULL);
+    *listener = kept;
+    return listen(kept, LKSI_BACKLOG) == 0 ? LKS_OK : lksi_error_errno("cannot listen at MASTER_ADDR, MASTER_PORT");
+}
+
+/* If another process listens there, it may be the last generation of this job, which is about to end. */
+static lks_status open_store(const lksi_job_secret *job, int kept, const lksi_address *master, int64_t deadline_ns,
+                             int *key_listener, int *listener) {
     char text[LKSI_ADDRESS_TEXT_NBYTES];
     int64_t limit_ns = lksi_running_ns() + PORT_LIMIT_NS;
     if (limit_ns > deadline_ns) limit_ns = deadline_ns;
-    lksi_address_text(master, text);
     for (;;) {
-        lks_status status = LKS_OK;
-        *listener = kept;
-        if (kept < 0)
-            status = lksi_listen(master, listener, NULL);
-        else if (listen(kept, LKSI_BACKLOG) != 0)
-            status = lksi_error_errno("cannot listen on %s", text);
+        lks_status status = listen_once(job, kept, master, key_listener, listener);
         if (status != LKS_ERR_SYSTEM || errno != EADDRINUSE) return status;
-        if (lksi_running_ns() >= limit_ns)
-            return lksi_error(LKS_ERR_TIMEOUT,
-                              "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT): another program does; "
-                              "MASTER_PORT may be set to another port, on all ranks",
-                              text);
+        if (lksi_running_ns() >= limit_ns) break;
         lksi_doze(10 * 1000 * 1000);
     }
+    lksi_address_text(master, text);
+    return lksi_error(LKS_ERR_TIMEOUT,
+                      "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT): another program does; "
+                      "MASTER_PORT may be set to another port, on all ranks",
+                      text);
 }
 
-static lks_status serve(const lksi_environment *environment, const lksi_job_secret *job, const lksi_address *master,
+static lks_status serve(const lksi_environment *environment, lksi_job_secret *job, const lksi_address *master,
                         int64_t deadline_ns, lksi_member *members, int *connections, int *data_listener) {
-    int listener, data = -1, kept = is_at(job->listener, master) ? job->listener : -1;
-    LKS_TRY(open_store(kept, master, deadline_ns, &listener));
-    lks_status status = open_data_listener(job, *master, &members[0].address, &data);
-    status = lksi_store_serve(listener, environment, job->key, status, deadline_ns, members, connections);
-    if (listener == kept)
-        (void)shutdown(listener, SHUT_RDWR);
-    else
-        close(listener);
+    int key_listener = -1, listener = -1, data = -1, kept = is_at(job->listener, master) ? job->listener : -1;
+    lks_status status = open_store(job, kept, master, deadline_ns, &key_listener, &listener);
+    if (status == LKS_OK) {
+        status = open_data_listener(job, *master, &members[0].address, &data);
+        status =
+            lksi_store_serve(listener, key_listener, environment, job->key, status, deadline_ns, members, connections);
+        if (listener == kept)
+            (void)shutdown(listener, SHUT_RDWR);
+        else
+            close(listener);
+    }
+    if (key_listener >= 0) close(key_listener);
     if (status != LKS_OK && data >= 0) close(data);
     if (status == LKS_OK) *data_listener = data;
     return status;
@@ -154,8 +163,8 @@ static lks_status serve(const lksi_environment *environment, const lksi_job_secr
 
 static bool is_given_up(void *crossing) { return lksi_notice_board_check() != LKS_OK || lksi_crossing_knock(crossing); }
 
-static lks_status reach_store(const lksi_environment *environment, const lksi_job_secret *job,
-                              const lksi_address *master, int64_t deadline_ns, int *connection) {
+static lks_status reach_store(const lksi_environment *environment, lksi_job_secret *job, const lksi_address *master,
+                              int64_t deadline_ns, int *connection) {
     lksi_rendezvous_hello hello = {
         .magic = LKSI_RENDEZVOUS_MAGIC, .rank = environment->rank, .size = environment->size};
     lksi_build_fill(&hello.build);
@@ -164,7 +173,7 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
     lksi_crossing crossing;
     LKS_TRY(lksi_crossing_init(&crossing, environment, true));
     lks_status status =
-        lksi_dial(master, job->key, &hello, sizeof hello, deadline_ns, true, is_given_up, &crossing, connection);
+        lksi_local_key_dial(master, job, &hello, sizeof hello, deadline_ns, is_given_up, &crossing, connection);
     if (crossing.status != LKS_OK) return lksi_error(crossing.status, "%s", crossing.text);
     if (status == LKS_OK) return LKS_OK;
     LKS_TRY(lksi_notice_board_check());
@@ -191,7 +200,7 @@ static lks_status hear_verdict(int connection, int rank, int size, int64_t deadl
     return status == LKS_OK ? LKS_OK : lksi_error(status, "rank 0 was lost; lks_init: %s", lksi_error_text());
 }
 
-static lks_status visit(const lksi_environment *environment, const lksi_job_secret *job, const lksi_address *master,
+static lks_status visit(const lksi_environment *environment, lksi_job_secret *job, const lksi_address *master,
                         int64_t deadline_ns, lksi_member *members, int *connections, int *data_listener) {
     int connection, data = -1;
     lksi_address local;
@@ -222,7 +231,7 @@ static lks_status check_master(const lksi_environment *environment, const lksi_a
     return lksi_address_check_specified("MASTER_ADDR", master);
 }
 
-lks_status lksi_rendezvous(const lksi_environment *environment, const lksi_job_secret *job, int64_t deadline_ns,
+lks_status lksi_rendezvous(const lksi_environment *environment, lksi_job_secret *job, int64_t deadline_ns,
                            lksi_member *members, int *connections, int *data_listener) {
     lksi_address master;
     for (int rank = 0; rank < environment->size; rank++) connections[rank] = -1;

@@ -33,8 +33,8 @@ void lksi_member_fill(lksi_member *member, const lksi_environment *environment);
  * not need one. */
 lks_status lksi_rendezvous_check(void);
 
-/* For worlds of more than one rank. `members` has room for all ranks. The caller fills in its own entry, and the call
- * fills in the others.
+/* For worlds of more than one rank. If no key was given, job->key becomes that of rank 0 (local_key.h). `members` has
+ * room for all ranks. The caller fills in its own entry, and the call fills in the others.
  *
  * connections[r] is set on rank 0 to its connection to rank r, and connections[0] on the other ranks to their
  * connection to rank 0. All other entries are -1. *data_listener listens at the published address. That is the local
@@ -47,12 +47,13 @@ lks_status lksi_rendezvous_check(void);
  * LKS_ERR_TIMEOUT: names the ranks that did not arrive and anybody who tried with another key, or the port that
  *   another program uses (after 10 s).
  * LKS_ERR_MISMATCH: another version of the library, two ranks with one number, another WORLD_SIZE, ranks of this host
- *   that meet at its local socket, or another key. With another key, it comes after 5 s on the rank that has it. The
- *   others wait for their deadline, because a stranger may have another key, too; rank 0 warns.
+ *   that meet at its local socket, another user where rank 0 hands out its key, or another key. With another key, it
+ *   comes after 5 s on the rank that has it. The others wait for their deadline, because a stranger may have another
+ *   key, too; rank 0 warns.
  * LKS_ERR_PEER: names a rank that was lost meanwhile.
  * LKS_ERR_ARGUMENT: an address across hosts without a key, or one to publish that is unspecified (0.0.0.0, ::).
  * LKS_ERR_SYSTEM: a system call failed. */
-lks_status lksi_rendezvous(const lksi_environment *environment, const lksi_job_secret *job, int64_t deadline_ns,
+lks_status lksi_rendezvous(const lksi_environment *environment, lksi_job_secret *job, int64_t deadline_ns,
                            lksi_member *members, int *connections, int *data_listener);
 
 #endif

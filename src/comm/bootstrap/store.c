@@ -352,8 +352,9 @@ static lks_status allocate(store *s) {
     return is_whole ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
-                            lks_status before, int64_t deadline_ns, lksi_member *members, int *connections) {
+lks_status lksi_store_serve(int listener, int key_listener, const lksi_environment *environment,
+                            const unsigned char key[LKSI_KEY_NBYTES], lks_status before, int64_t deadline_ns,
+                            lksi_member *members, int *connections) {
     store s = {.environment = environment,
                .members = members,
                .connections = connections,
@@ -365,6 +366,7 @@ lks_status lksi_store_serve(int listener, const lksi_environment *environment, c
     if (status == LKS_OK)
         status = lksi_acceptor_create(&s.acceptor, listener, key, sizeof(lksi_rendezvous_hello), arrive, &s);
     if (status == LKS_OK) {
+        if (key_listener >= 0) lksi_acceptor_hand_out_key(s.acceptor, key_listener);
         gather(&s, deadline_ns);
         answer(&s, deadline_ns + LKSI_VERDICT_GRACE_NS);
         if (s.status != LKS_OK) close_all(&s);

@@ -27,10 +27,12 @@ typedef struct lksi_verdict {
 /* A rank receives its verdict at rank 0's deadline, which may be a little later than its own. */
 #define LKSI_VERDICT_GRACE_NS (INT64_C(900) * 1000 * 1000)
 
-/* Serves `listener` until all ranks have arrived and were answered. Then `connections` and `members` are filled in. On
- * failure, the ranks that had arrived have been told why, and all connections are closed. If rank 0 has failed
- * `before`, with the thread's last error, all ranks are told that error. */
-lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
-                            lks_status before, int64_t deadline_ns, lksi_member *members, int *connections);
+/* Serves `listener` until all ranks have arrived and were answered, and hands out the key at `key_listener` (-1:
+ * nowhere). Then `connections` and `members` are filled in. On failure, the ranks that had arrived have been told why,
+ * and all connections are closed. If rank 0 has failed `before`, with the thread's last error, all ranks are told that
+ * error. */
+lks_status lksi_store_serve(int listener, int key_listener, const lksi_environment *environment,
+                            const unsigned char key[LKSI_KEY_NBYTES], lks_status before, int64_t deadline_ns,
+                            lksi_member *members, int *connections);
 
 #endif
