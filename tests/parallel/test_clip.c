@@ -398,8 +398,8 @@ static int measure_beside_buffers(void *argument) {
     lks_node *loss = lks_cross_entropy(lks_linear(lks_batch_norm(x, "bn"), N_CLASSES, "fc"), y);
     const lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1, .clip_norm = 1});
     const lks_program_options options = {.batch = N_ROWS, .is_training = 1, .loss = loss};
-    RANK_OK(lks_distributed_store_create(
-        &store, group, loss, &(lks_distributed_options){.seed = 1, .strategy = LKS_STRATEGY_BUCKETED}));
+    RANK_OK(lks_distributed_store_create(&store, group, loss,
+                                         &(lks_distributed_options){.seed = 1, .strategy = LKS_STRATEGY_BUCKETED}));
     RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &rule));
     RANK_OK(lks_program_create(&program, store, &options));
     RANK_OK(lks_program_set_input(program, x, rows));
