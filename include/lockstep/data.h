@@ -195,8 +195,8 @@ typedef struct lks_data_options {
  * Collective: over `group`, with the same `name`, `verifies` and `replaces`. `directory` may be another one on each
  *             host. With NULL it runs for this process alone. On each host one rank downloads. If hosts or
  *             other jobs share the directory, only one rank in total downloads. The other ranks wait as long as the
- *             download makes progress. The group's deadline applies to ranks without a sign of life. A mirror that
- *             sends nothing is abandoned after 30 s, and the next one is tried.
+ *             download makes progress. The group's deadline applies to ranks without a sign of life. A server that
+ *             sends nothing is abandoned after 30 s.
  * Mirrors:    The mirrors of a file are tried in turn. If LOCKSTEP_DATA_MIRROR is set, only
  *             $LOCKSTEP_DATA_MIRROR/<name>/<file> is tried. Proxies are those of libcurl: http_proxy, https_proxy,
  *             no_proxy.

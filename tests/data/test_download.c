@@ -186,15 +186,6 @@ static void a_server_that_stands_still_is_given_up(void **state) {
     remove_tree("set");
 }
 
-static void a_silent_server_is_asked_once(void **state) {
-    (void)state;
-    int before = n_requests();
-    assert_ok(get("set", "silent", "good"));
-    assert_int_equal(n_requests(), before + 4); /* of each server for each file */
-    assert_complete("set");
-    remove_tree("set");
-}
-
 static void what_every_mirror_said_is_told(void **state) {
     (void)state;
     assert_int_equal(get("set", "404", "wrong"), LKS_ERR_FILE);
@@ -936,7 +927,6 @@ int main(void) {
         cmocka_unit_test(servers_that_do_well_in_the_end_are_good_enough),
         cmocka_unit_test(the_next_mirror_is_asked_where_one_has_it_not),
         cmocka_unit_test(a_server_that_stands_still_is_given_up),
-        cmocka_unit_test(a_silent_server_is_asked_once),
         cmocka_unit_test(what_every_mirror_said_is_told),
         cmocka_unit_test(a_server_that_is_not_there_is_named),
         cmocka_unit_test(a_mirrors_password_is_not_told),

@@ -32,8 +32,6 @@ class Handler(BaseHTTPRequestHandler):
             count = n_requests[mode, name] = n_requests.get((mode, name), 0) + 1
             with open(LOG, "a") as log:
                 log.write(f"{mode} {name} {asked}\n")
-        if mode == "silent":
-            time.sleep(20)
         path = os.path.join(ROOT, name)
         if mode == "404" or not os.path.isfile(path):
             return self.send_error(404)

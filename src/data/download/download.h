@@ -73,7 +73,7 @@ typedef struct lksi_fetch_limits {
     int64_t connect_ms;
     int64_t stall_s;    /* limit for a rate below 1000 bytes per second */
     int64_t backoff_ms; /* before the second attempt; doubled before each further one */
-    int n_tries;        /* consecutive attempts on one mirror without progress; one if it stays silent */
+    int n_tries;        /* consecutive attempts on one mirror without progress */
 } lksi_fetch_limits;
 extern const lksi_fetch_limits lksi_default_limits;
 

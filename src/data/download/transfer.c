@@ -199,8 +199,7 @@ static lksi_outcome classify(lksi_download_transfer *transfer, const answer *a, 
     }
     if (code != CURLE_OK) {
         snprintf(transfer->reason, sizeof transfer->reason, "%s", error[0] != '\0' ? error : curl.strerror(code));
-        bool is_silent = code == CURLE_OPERATION_TIMEDOUT && !a->has_begun; /* the next mirror may answer at once */
-        bool is_final = is_silent || code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_URL_MALFORMAT ||
+        bool is_final = code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_URL_MALFORMAT ||
                         code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_PEER_FAILED_VERIFICATION;
         return is_final ? LKSI_REFUSED : LKSI_CUT_OFF;
     }
