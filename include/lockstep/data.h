@@ -195,8 +195,8 @@ typedef struct lks_data_options {
  * Collective: over `group`, with the same `name`, `verifies` and `replaces`. `directory` may be another one on each
  *             host. With NULL it runs for this process alone. On each host one rank downloads. If hosts or
  *             other jobs share the directory, only one rank in total downloads. The other ranks wait as long as the
- *             download makes progress. The group's deadline applies to ranks without a sign of life. A server that
- *             sends nothing is abandoned after 30 s.
+ *             download makes progress. The group's deadline applies to ranks without a sign of life. A mirror that
+ *             sends nothing is abandoned after four attempts of 30 s each.
  * Mirrors:    The mirrors of a file are tried in turn. If LOCKSTEP_DATA_MIRROR is set, only
  *             $LOCKSTEP_DATA_MIRROR/<name>/<file> is tried. Proxies are those of libcurl: http_proxy, https_proxy,
  *             no_proxy.
@@ -356,9 +356,9 @@ typedef struct lks_loader lks_loader;
  *             Rank r of n gets the shards rG/n to (r+1)G/n as one block. The cuts are the same for any n. If a batch is
  *             smaller than G, some shards have no sample, and possibly some ranks.
  * Ownership:  the caller owns *loader. `dataset` must outlive it.
- * Reads:      with n_ranks above 1 all samples of `dataset`, on each rank, for source_hash (lks_dataset_hash, which
- *             keeps it for the set, but not for its slices). Of data larger than memory this may take long. Of a set
- *             with a read function it is 64 samples.
+ * Reads:      with n_ranks above 1 all samples of `dataset`, on each rank, for source_hash (lks_dataset_hash), once
+ *             per set; a slice is a set of its own. Of data larger than memory this may take long. Of a set with a read
+ *             function it is 64 samples. A shared set (lks_dataset_share) has its hash already.
  * Memory:     everything that the loader will need is allocated here.
  * Threads:    one thread at a time may use a loader. A forked child has no prefetch threads. Its copy of a loader makes
  *             the same batches in the call.

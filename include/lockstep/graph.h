@@ -104,7 +104,7 @@ typedef struct lks_store_options {
  *
  * The parameters are in the order in which their gradients become final. There may be none: a program can run without
  * parameters, or differentiate its inputs only. If the graph has parameters that neither `loss` nor any other scalar
- * depends on, a warning names them (LOCKSTEP_LOG): a layer may not be connected.
+ * made so far depends on, a warning names them (LOCKSTEP_LOG): a layer may not be connected.
  * Ownership:  the caller owns *store. The graph must outlive it.
  * Errors:     the graph's first error; LKS_ERR_ARGUMENT: `loss` is not a scalar. */
 LKS_API lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_options *options);

@@ -108,9 +108,9 @@ typedef struct lks_metrics {
  *             Those of lks_distributed_store_create and lks_distributed_optimizer_create.
  * Fatal:      LKS_ERR_ARGUMENT: an invalid option, for example an lr of NaN, Nesterov without momentum, a state that
  *             does not fit, or grains that the world size does not divide. Or the loss depends on an input other than
- *             features, labels and states. Or two of its cross entropies read the labels and ignore different ones. Or
- *             a cross entropy ignores labels of a tensor that is computed from the labels (other than by lks_reshape
- *             and lks_transpose), and the options contain logits, accumulate or grains, which need to count them.
+ *             features, labels and states. Or the options contain logits, accumulate or grains, which need to count the
+ *             labels, but two of its cross entropies ignore different ones, or one ignores labels of a tensor that is
+ *             computed from the labels (other than by lks_reshape and lks_transpose).
  *             LKS_ERR_UNSUPPORTED: the device of the graph does not compute in f32, the type of the batches. */
 LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options);
 LKS_API void lks_trainer_destroy(lks_trainer *trainer);
@@ -164,8 +164,8 @@ LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metri
  *             LKS_ERR_MISMATCH: the sets differ (lks_dataset_hash). The text names two ranks. If the numbers of samples
  *             differ, the group is dead.
  *             LKS_ERR_NUMERIC: the loss is NaN or infinite. `metrics` holds the result.
- * Fatal:      LKS_ERR_ARGUMENT: the set has no sample, or the model takes bytes and the set has floats. Or the loss
- *             ignores labels of a tensor that is computed from the labels, so that they cannot be counted.
+ * Fatal:      LKS_ERR_ARGUMENT: the set has no sample, or the model takes bytes and the set has floats. Or the
+ *             labels cannot be counted (see lks_trainer_create).
  *             LKS_ERR_SHAPE: samples of another size, more than one label per sample, or other targets.
  *             They are fatal because the other ranks may have another set.
  *             That of a read function (lks_read_sample), if it fails on this rank. The other ranks get LKS_ERR_PEER

@@ -44,11 +44,10 @@ lks_status lksi_graph_find_missing_input(const lks_graph *graph, lks_node *const
 typedef struct lksi_ignored {
     bool is_any; /* labels equal to `label` are ignored */
     int32_t label;
-    bool is_among_computed; /* labels are ignored in a tensor computed from the input, for example a slice. Which of the
-                             * input's labels count is then not known */
+    const char *obstacle; /* why it is not known which labels count: labels are ignored in a tensor computed from the
+                           * input, for example a slice, or in one of two cross entropies. NULL: it is known */
 } lksi_ignored;
-/* Of the cross entropies that `loss` depends on. Both nodes must be of one graph.
- * LKS_ERR_ARGUMENT: two of them read the input and ignore different labels. */
+/* Of the cross entropies that `loss` depends on. Both nodes must be of one graph. */
 lks_status lksi_loss_find_ignored(lks_node *loss, const lks_node *labels, lksi_ignored *ignored);
 /* lks_count_correct without the ignored labels. */
 lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels, const lksi_ignored *ignored);

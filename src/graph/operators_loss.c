@@ -37,14 +37,13 @@ static lks_status add_ignored(const lks_node *entropy, const lks_node *labels, c
     bool has_ignored = a->has_ignored != 0, is_computed;
     if (!has_elements_of(entropy->inputs[1], labels)) {
         LKS_TRY(depends_on(entropy->inputs[1], labels, &is_computed));
-        if (is_computed && has_ignored) ignored->is_among_computed = true;
+        if (is_computed && has_ignored)
+            ignored->obstacle = "the loss ignores a label in a tensor that is computed from them; let the batches have "
+                                "the labels that the loss reads";
         return LKS_OK;
     }
     if (*first != NULL && (ignored->is_any != has_ignored || ignored->label != a->ignored))
-        return lksi_error(LKS_ERR_ARGUMENT,
-                          "the loss depends on two cross entropies of the labels '%s' that do not ignore the same "
-                          "label: it is not a mean over the counted labels",
-                          labels->name);
+        ignored->obstacle = "the loss depends on two cross entropies that do not ignore the same label";
     *first = entropy;
     ignored->is_any = has_ignored;
     ignored->label = (int32_t)a->ignored;

@@ -13,8 +13,8 @@ static void warn(const lks_graph *graph, const bool *is_needed) {
         if (n++ < MOST_NAMES) lksi_append(names, sizeof names, "%s'%s'", n == 1 ? "" : ", ", graph->nodes[i]->name);
     }
     if (n == 0) return;
-    lksi_log(LKS_LOG_WARNING, "no loss depends on %d parameter%s of the model, which %s not trained: %s%s", n,
-             n == 1 ? "" : "s", n == 1 ? "is" : "are", names, n > MOST_NAMES ? ", ..." : "");
+    lksi_log(LKS_LOG_WARNING, "no loss made so far depends on %d parameter%s of the model, which %s not trained: %s%s",
+             n, n == 1 ? "" : "s", n == 1 ? "is" : "are", names, n > MOST_NAMES ? ", ..." : "");
 }
 
 lks_status lksi_graph_warn_of_unused(lks_node *loss) {

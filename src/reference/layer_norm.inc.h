@@ -20,17 +20,21 @@ static lks_status layer_norm(const lksi_kernel *kernel, void *const *in, void *c
     return LKS_OK;
 }
 
-/* dw and db of layer_norm_grad. */
+/* dw and db of layer_norm_grad, some columns at a time. */
 static void sum_over_rows(void *const *in, int64_t n, int64_t k, REAL *dw, REAL *db) {
-    const REAL *x = in[0], *dy = in[1], *means = in[3], *inverses = in[4];
-    for (int64_t j = 0; j < k; j++) {
-        double sum = 0, product = 0;
+    enum { N_COLUMNS = 64 };
+    const REAL *means = in[3], *inverses = in[4];
+    for (int64_t first = 0; first < k; first += N_COLUMNS) {
+        int64_t n_columns = k - first < N_COLUMNS ? k - first : N_COLUMNS;
+        double sums[N_COLUMNS] = {0}, products[N_COLUMNS] = {0};
         for (int64_t i = 0; i < n; i++) {
-            sum += (double)dy[i * k + j];
-            product += (double)(dy[i * k + j] * ((x[i * k + j] - means[i]) * inverses[i]));
+            const REAL *x = (const REAL *)in[0] + i * k + first, *dy = (const REAL *)in[1] + i * k + first;
+            for (int64_t j = 0; j < n_columns; j++) {
+                sums[j] += (double)dy[j];
+                products[j] += (double)(dy[j] * ((x[j] - means[i]) * inverses[i]));
+            }
         }
-        dw[j] = (REAL)product;
-        db[j] = (REAL)sum;
+        for (int64_t j = 0; j < n_columns; j++) dw[first + j] = (REAL)products[j], db[first + j] = (REAL)sums[j];
     }
 }
 

@@ -61,11 +61,9 @@ int64_t lksi_trainer_labels_of_sample(const lks_trainer *trainer) {
 }
 
 lks_status lksi_trainer_check_counts(const lks_trainer *trainer, const char *what) {
-    if (!trainer->ignored.is_among_computed) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT,
-                      "%s: a trainer cannot count the labels, because the loss ignores a label in a tensor that is "
-                      "computed from them; let the batches have the labels that the loss reads",
-                      what);
+    if (trainer->ignored.obstacle == NULL) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: a trainer cannot count the labels, because %s", what,
+                      trainer->ignored.obstacle);
 }
 
 int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *labels, int64_t count) {
@@ -84,7 +82,7 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
     piece.features = (const char *)batch->features + (size_t)begin * lksi_row_nbytes(trainer->options.features);
     if (batch->n_targets > 0)
         piece.targets = batch->targets + begin * batch->n_targets;
-    else
+    else if (batch->labels != NULL)
         piece.labels = batch->labels + begin * label_row;
     if (batch->indices != NULL) piece.indices = batch->indices + begin;
     piece.global_offset = batch->global_offset + begin;
@@ -97,6 +95,7 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
 lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch) {
     int64_t n = lksi_pieces_count(trainer, batch), n_labels = 0;
     LKS_TRY(check_grains(trainer, batch));
+    if (!trainer->ignored.is_any) return LKS_OK; /* all labels count */
     for (int64_t i = 0; i < n; i++) n_labels += lksi_pieces_get(trainer, batch, i).n_labels;
     if (n == 0 || n_labels == batch->n_labels) return LKS_OK;
     return lksi_error(LKS_ERR_MISMATCH,

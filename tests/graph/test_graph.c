@@ -71,8 +71,9 @@ static void layers_that_are_not_connected_are_named(void **state) {
     assert_string_equal(said_of(lks_add(f.loss, scalar)), "");
     assert_string_equal(said_of(other), "");
     (void)lks_linear(f.x, 2, "forgotten");
-    const char *two = "no loss depends on 2 parameters of the model, which are not trained: 'forgotten.weight', "
-                      "'forgotten.bias'\n";
+    const char *two =
+        "no loss made so far depends on 2 parameters of the model, which are not trained: 'forgotten.weight', "
+        "'forgotten.bias'\n";
     assert_non_null(strstr(said_of(f.loss), two));
     (void)lks_linear(f.x, 2, "a"), (void)lks_linear(f.x, 2, "b");
     assert_non_null(strstr(said_of(f.loss), "on 6 parameters"));

@@ -243,9 +243,47 @@ static void labels_that_cannot_be_counted_are_refused(void **state) {
         {.accumulate = 2, .has_logits = true, .evaluates = true},
         {.grains = 2, .has_logits = true, .evaluates = true},
         {.are_two = true, .accumulate = 2},
-        {.has_ignored = true, .are_two = true, .text = "two cross entropies of the labels 'y' that do not ignore"},
+        {.has_ignored = true, .are_two = true},
+        {.has_ignored = true, .are_two = true, .accumulate = 2, .text = "two cross entropies that do not ignore the"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_ranks(1, train_uncountable, &cases[i]);
+}
+
+/* Pieces of a batch that has no labels, or a wrong one, get the errors that a whole batch gets. */
+static int step_on_bad_labels(void *argument) {
+    (void)argument;
+    static const float features[16];
+    static const int32_t labels[4] = {1, 0, -1, 2};
+    for (int has_labels = 0; has_labels < 2; has_labels++) {
+        lks_group *group;
+        lks_trainer *trainer;
+        lks_batch batch = {.features = features,
+                           .labels = has_labels ? labels : NULL,
+                           .count = 4,
+                           .global_count = 4,
+                           .n_labels = 4,
+                           .global_n_labels = 4};
+        RANK_OK(lks_init(&group, NULL));
+        lks_graph *g = lks_graph_create(lks_device_default(group));
+        lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+        lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+        RANK_OK(lks_trainer_create(
+            &trainer, lks_cross_entropy(lks_linear(x, 4, "fc"), y),
+            &(lks_trainer_options){
+                .group = group, .features = x, .labels = y, .optimizer = lks_sgd(NULL), .accumulate = 2}));
+        lks_status status = lks_trainer_step(trainer, &batch, NULL);
+        RANK_CHECK(status == (has_labels ? LKS_ERR_ARGUMENT : LKS_ERR_STATE));
+        RANK_CHECK(strstr(lks_error_text(), has_labels ? "label -1 of sample" : "input 'y' has no data") != NULL);
+        lks_trainer_destroy(trainer);
+        lks_graph_destroy(g);
+        lks_group_destroy(group);
+    }
+    return 0;
+}
+
+static void bad_labels_of_pieces_are_named(void **state) {
+    (void)state;
+    run_ranks(1, step_on_bad_labels, NULL);
 }
 
 /* Rank 1's loader counted all four labels, two of which the loss ignores. */
@@ -333,6 +371,7 @@ int main(void) {
         cmocka_unit_test(labels_that_are_ignored_count_in_no_piece),
         cmocka_unit_test(labels_that_cannot_be_counted_are_refused),
         cmocka_unit_test(a_wrong_count_of_labels_is_named),
+        cmocka_unit_test(bad_labels_of_pieces_are_named),
         cmocka_unit_test(evaluation_is_over_the_labels_that_count),
     };
     return run_group(tests);
