@@ -14,7 +14,8 @@ static void describe_meaning(const lksi_meaning *meaning, char *text, size_t tex
     lksi_append(text, text_nbytes, "%s)", words);
 }
 
-/* Different counts per rank may have the same sum. So the text includes the fingerprint. */
+/* Different counts per rank may have the same sum. So the text includes the fingerprint. An earlier call may be what
+ * differs. */
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     const lksi_operation *operation = call->operation;
     text[0] = '\0';
@@ -22,8 +23,8 @@ void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     if (operation->has_own_counts)
         lksi_append(text, text_nbytes, "%s, ", lks_type_name(call->type));
     else if (operation->has_counts)
-        lksi_append(text, text_nbytes, "counts of %zu together, %s, fingerprint %016llx, ", call->count,
-                    lks_type_name(call->type), (unsigned long long)call->fingerprint);
+        lksi_append(text, text_nbytes, "counts of %zu together, %s, fingerprint %016llx of all calls so far, ",
+                    call->count, lks_type_name(call->type), (unsigned long long)call->fingerprint);
     else if (operation->has_type)
         lksi_append(text, text_nbytes, "count %zu, %s, ", call->count, lks_type_name(call->type));
     else if (operation->has_count)
@@ -35,7 +36,8 @@ void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     else if (call->meaning != NULL)
         describe_meaning(call->meaning, text, text_nbytes);
     else
-        lksi_append(text, text_nbytes, "fingerprint %016llx)", (unsigned long long)call->fingerprint);
+        lksi_append(text, text_nbytes, "fingerprint %016llx of all calls so far)",
+                    (unsigned long long)call->fingerprint);
 }
 
 /* The hash of an operation's name, cached by pointer: names are string literals. */

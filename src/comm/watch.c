@@ -3,6 +3,7 @@
 #include "comm/watch.h"
 
 #include "comm/clock.h"
+#include "comm/forks.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -35,34 +36,30 @@ enum { TICK_MS = 1000 };
 
 /* --- forked children ---
  * A child has copies of all descriptors. A connection does not end while a copy is open, so the child closes them. Lock
- * order: watches_mutex, then the mutex of each watch. The fork handlers hold all of them. */
+ * order: watches_mutex, then the mutex of each watch. The fork handlers (forks.c) hold all of them. */
 
 static pthread_mutex_t watches_mutex = PTHREAD_MUTEX_INITIALIZER;
 static lksi_watch *watches;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static void hold_all(void) {
+void lksi_watches_hold(void) {
     pthread_mutex_lock(&watches_mutex);
     for (lksi_watch *each = watches; each != NULL; each = each->next) pthread_mutex_lock(&each->mutex);
 }
 
-static void let_all_go(void) {
+void lksi_watches_let_go(void) {
     for (lksi_watch *each = watches; each != NULL; each = each->next) pthread_mutex_unlock(&each->mutex);
     pthread_mutex_unlock(&watches_mutex);
 }
 
-/* Runs in the child, which has no watch threads. */
-static void close_copies(void) {
+void lksi_watches_close_copies(void) {
     for (const lksi_watch *each = watches; each != NULL; each = each->next)
         for (const entry *watched = each->entries; watched != NULL; watched = watched->next) close(watched->descriptor);
-    let_all_go();
+    lksi_watches_let_go();
     watches = NULL;
 }
 
-static void prepare_for_forks(void) { (void)pthread_atfork(hold_all, let_all_go, close_copies); }
-
 static void link_in(lksi_watch *watch) {
-    pthread_once(&fork_once, prepare_for_forks);
+    lksi_prepare_for_forks();
     pthread_mutex_lock(&watches_mutex);
     watch->next = watches;
     watches = watch;

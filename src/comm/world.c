@@ -3,6 +3,7 @@
 
 #include "comm/bootstrap/star.h"
 #include "comm/comm_internal.h"
+#include "comm/forks.h"
 #include "comm/transport/mpi/mpi.h"
 #include "comm/transport/segment/message.h"
 #include "comm/transport/tcp/tcp.h"
@@ -17,38 +18,33 @@ struct lksi_caller {
 };
 
 /* --- forked children ---
- * A child has no other threads, so none would release a world's mutex or end a call on messages. Lock order: the
- * mutexes of watches (whose fork handlers are registered later and so run earlier), worlds_mutex, then the mutex of
- * each world. The fork handlers hold all of them. */
+ * A child has no other threads, so none would release a world's mutex or end a call on messages. Lock order:
+ * worlds_mutex, then the mutex of each world. The fork handlers (forks.c) hold all of them. */
 
 static pthread_mutex_t worlds_mutex = PTHREAD_MUTEX_INITIALIZER;
 static lksi_world *worlds;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static void hold_all(void) {
+void lksi_worlds_hold(void) {
     pthread_mutex_lock(&worlds_mutex);
     for (lksi_world *each = worlds; each != NULL; each = each->next) pthread_mutex_lock(&each->mutex);
 }
 
-static void let_all_go(void) {
+void lksi_worlds_let_go(void) {
     for (lksi_world *each = worlds; each != NULL; each = each->next) pthread_mutex_unlock(&each->mutex);
     pthread_mutex_unlock(&worlds_mutex);
 }
 
-/* Runs in the child. The forking thread is in no call. */
-static void end_calls_of_other_threads(void) {
+void lksi_worlds_end_calls(void) {
     for (const lksi_world *world = worlds; world != NULL; world = world->next)
         for (lks_group *each = world->groups; each != NULL; each = each->next_in_world) {
             each->is_moved = false;
             lksi_messenger_leave(each);
         }
-    let_all_go();
+    lksi_worlds_let_go();
 }
 
-static void prepare_for_forks(void) { (void)pthread_atfork(hold_all, let_all_go, end_calls_of_other_threads); }
-
 static void link_in(lksi_world *world) {
-    pthread_once(&fork_once, prepare_for_forks);
+    lksi_prepare_for_forks();
     pthread_mutex_lock(&worlds_mutex);
     world->next = worlds;
     worlds = world;

@@ -11,6 +11,8 @@
 #include "ranks.h"
 #include "refuse.h"
 
+#include <lockstep/launch.h>
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -1497,6 +1499,58 @@ static void a_forked_child_does_not_wait_for_what_its_parents_threads_hold(void 
     run_processes(2, children_of_a_waiting_rank, "tcp");
 }
 
+static int join_once(void *argument) {
+    (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+typedef struct forker {
+    atomic_bool is_over;
+    int n_failed;
+} forker;
+
+static void fork_again_and_again(void *opaque) {
+    forker *f = opaque;
+    while (!atomic_load(&f->is_over)) {
+        int state = 0;
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        f->n_failed += child < 0 || waitpid(child, &state, 0) != child || state != 0;
+    }
+}
+
+/* Connections arrive at the forks: a notice of the watch then uses the world. The process made a watch before its first
+ * world, as ranks that are threads do. */
+static int forks_while_groups_are_made(int rank, int size, void *argument) {
+    (void)size;
+    forker f = {.n_failed = 0};
+    lksi_thread *thread;
+    lks_group *world, *part;
+    alarm(60);
+    MUST_OK(lks_spawn(2, LKS_THREADS, join_once, NULL));
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = argument, .timeout_ms = 20000}));
+    if (rank == 0) MUST_OK(lksi_thread_create(&thread, fork_again_and_again, &f, "forker"));
+    for (int i = 0; i < 60; i++) {
+        MUST_OK(lks_group_split(world, 0, 0, &part));
+        MUST_OK(lks_barrier(part, NULL));
+        lks_group_destroy(part);
+    }
+    atomic_store(&f.is_over, true);
+    if (rank == 0) lksi_thread_join(thread);
+    MUST(f.n_failed == 0);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_forks_while_groups_are_made(void **state) {
+    (void)state;
+    run_processes(2, forks_while_groups_are_made, "tcp");
+}
+
 /* Rank 1 is process 1 of its namespace, and its child there is process 2, which ends. Rank 2 is process 2 of another
  * namespace. */
 static int join_in_a_container(int rank, int size, void *argument) {
@@ -2236,6 +2290,7 @@ int main(void) {
         cmocka_unit_test(a_forked_child_has_a_worker_of_its_own_in_a_group_of_one),
         cmocka_unit_test(a_forked_child_frees_the_memory_alone_of_its_parents_world),
         cmocka_unit_test(a_forked_child_does_not_wait_for_what_its_parents_threads_hold),
+        cmocka_unit_test(a_rank_forks_while_groups_are_made),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_lost_in_another_namespace_is_named),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),

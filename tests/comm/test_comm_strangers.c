@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -210,6 +211,7 @@ static int takes_the_local_socket(int rank, int size, void *argument) {
     char name[64], byte;
     name_of_local_socket(name);
     MUST(setresuid(ANOTHER_USER, ANOTHER_USER, ANOTHER_USER) == 0);
+    MUST(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0); /* a test that fails does not tell it to end */
     int listener = lksi_local_listen(name);
     MUST(listener >= 0 && send(*pipe, "!", 1, 0) == 1);
     MUST(recv(*pipe, &byte, 1, 0) == 1);
