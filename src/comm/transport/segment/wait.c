@@ -16,7 +16,7 @@
  *
  * Sleeps are cut into slices. So a wake-up that was lost with a killed rank costs a slice, not the whole timeout.
  */
-#define _GNU_SOURCE /* sched_getcpu, syscall */
+#define _GNU_SOURCE /* sched_getcpu, syscall, RUSAGE_THREAD */
 #include "base/cache.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/segment/message.h"
@@ -25,6 +25,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -82,12 +83,22 @@ static bool yield(const lksi_await *await) {
     return false;
 }
 
-/* A worker that polls does not yield. It sees that other programs need the CPU when the kernel has taken it away: then
- * much time lies between two looks. */
+/* Whether the kernel has given this thread's CPU to another since the last call. A gap without this is one in which the
+ * host of a virtual machine took the CPU: to sleep would make it longer. */
+static bool was_preempted(void) {
+    static _Thread_local long n_before;
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage) != 0) return false;
+    bool is_more = usage.ru_nivcsw > n_before;
+    n_before = usage.ru_nivcsw;
+    return is_more;
+}
+
+/* A worker that polls does not yield. If much time lies between two looks, other programs may need the CPU. */
 static bool has_cpu_to_itself(lksi_pauses *pauses, int64_t now_ns) {
     enum { TAKEN_NS = 1000 * 1000, LATELY_NS = 100 * 1000 * 1000 };
     static _Thread_local int64_t taken_ns = -LATELY_NS, crowded_until_ns;
-    if (pauses->looked_ns != 0 && now_ns - pauses->looked_ns >= TAKEN_NS) {
+    if (pauses->looked_ns != 0 && now_ns - pauses->looked_ns >= TAKEN_NS && was_preempted()) {
         if (now_ns - taken_ns < LATELY_NS) crowded_until_ns = now_ns + LATELY_NS; /* once alone may be chance */
         taken_ns = now_ns;
     }
