@@ -52,8 +52,6 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
     trainer->outputs = lksi_alloc_array(n_states + 1, sizeof *trainer->outputs);
     if (copy == NULL || trainer->states.values == NULL || trainer->outputs == NULL) return LKS_ERR_MEMORY;
     if (n_states > 0) memcpy(copy, given, n_states * sizeof *copy);
-    if (trainer->n_correct != NULL) trainer->outputs[trainer->n_outputs++] = trainer->n_correct;
-    for (size_t i = 0; i < n_states; i++) trainer->outputs[trainer->n_outputs++] = copy[i].output;
     return LKS_OK;
 }
 

@@ -36,11 +36,18 @@ static lks_status prepare_labels(lks_trainer *trainer) {
     return LKS_OK;
 }
 
+static void list_outputs(lks_trainer *trainer) {
+    if (trainer->n_correct != NULL) trainer->outputs[trainer->n_outputs++] = trainer->n_correct;
+    for (int i = 0; i < trainer->options.n_states; i++)
+        trainer->outputs[trainer->n_outputs++] = trainer->options.states[i].output;
+}
+
 static lks_status prepare(lks_trainer *trainer) {
+    LKS_TRY(lksi_trainer_prepare_states(trainer)); /* comes first: it copies the caller's array of states */
     LKS_TRY(prepare_labels(trainer));
+    list_outputs(trainer);
     LKS_TRY(lksi_variable_switch("LOCKSTEP_GPU_GRAPHS", true, &trainer->makes_recordings));
     trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
-    LKS_TRY(lksi_trainer_prepare_states(trainer)); /* comes first: it copies the caller's array of states */
     LKS_TRY(check_inputs(trainer, "the loss is", &trainer->loss, 1));
     LKS_TRY(check_inputs(trainer, "its logits or states are", trainer->outputs, trainer->n_outputs));
     return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;

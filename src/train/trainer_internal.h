@@ -82,7 +82,7 @@ void lksi_trainer_release_statistics(lks_trainer *trainer);
 /* The batch that a rank without samples computes, so that the other ranks do not wait. */
 lks_batch lksi_stand_in(const lks_trainer *trainer);
 
-/* Copies the options' states and lists the nodes that programs must keep. */
+/* Copies the options' states. Allocates room for the nodes that programs must keep. */
 lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
 
 /* Bytes of one row (sample) of state `i`. */

@@ -182,7 +182,7 @@ static void labels_that_are_ignored_count_in_no_piece(void **state) {
 typedef struct uncountable {
     bool has_ignored, are_two; /* the loss ignores label 0; it depends on a second cross entropy that ignores none */
     int64_t accumulate, grains;
-    bool has_logits, evaluates;
+    bool has_logits, evaluates, has_state;
     const char *text; /* of the error; NULL: it trains */
 } uncountable;
 
@@ -211,8 +211,12 @@ static int train_uncountable(void *argument) {
     lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
     lks_node *y = lks_input(g, "y", LKS_I32, 2, (int64_t[]){LKS_BATCH, 1});
     lks_node *logits = lks_linear(x, 4, "fc"), *both = lks_reshape(logits, 3, (int64_t[]){LKS_BATCH, 1, 4});
+    lks_state *state = lksi_alloc(sizeof *state); /* the trainer copies it */
+    *state = (lks_state){lks_input(g, "h", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4}), lks_tanh(logits)};
     lks_status status = lks_trainer_create(&trainer, uncountable_loss(u, logits, y),
                                            &(lks_trainer_options){.group = group,
+                                                                  .states = state,
+                                                                  .n_states = u->has_state,
                                                                   .logits = u->has_logits ? both : NULL,
                                                                   .features = x,
                                                                   .labels = y,
@@ -226,6 +230,7 @@ static int train_uncountable(void *argument) {
     RANK_CHECK(status == (u->text != NULL ? LKS_ERR_ARGUMENT : LKS_OK));
     if (u->text != NULL) RANK_CHECK(strstr(lks_error_text(), u->text) != NULL);
     lks_trainer_destroy(trainer);
+    lksi_free(state);
     lks_graph_destroy(g);
     lks_dataset_destroy(data);
     lks_group_destroy(group);
@@ -238,6 +243,7 @@ static void labels_that_cannot_be_counted_are_refused(void **state) {
         {.has_ignored = true},
         {.has_ignored = true, .accumulate = 2, .text = "accumulate: a trainer cannot count the labels, because"},
         {.has_ignored = true, .grains = 2, .text = "grains: a trainer cannot count"},
+        {.has_ignored = true, .accumulate = 2, .has_state = true, .text = "accumulate: a trainer cannot count"},
         {.has_ignored = true, .has_logits = true, .text = "the accuracy (logits): a trainer cannot count"},
         {.has_ignored = true, .evaluates = true, .text = "evaluation: a trainer cannot count"},
         {.accumulate = 2, .has_logits = true, .evaluates = true},
