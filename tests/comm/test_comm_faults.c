@@ -1471,7 +1471,7 @@ static int children_of_a_waiting_rank(int rank, int size, void *argument) {
     MUST_OK(lks_group_split(w.world, rank, 0, &w.mine));
     if (rank == 1) {
         MUST_OK(lksi_thread_create(&thread, run_waiter, &w, "waiter"));
-        for (int i = 0; i < 200; i++) {
+        for (int i = 0; i < (IS_SLOW_BUILD ? 10 : 100); i++) {
             int state = 0;
             pid_t child = fork();
             if (child == 0) {
@@ -1534,7 +1534,7 @@ static int forks_while_groups_are_made(int rank, int size, void *argument) {
     MUST_OK(lks_spawn(2, LKS_THREADS, join_once, NULL));
     MUST_OK(lks_init(&world, &(lks_init_options){.transport = argument, .timeout_ms = 20000}));
     if (rank == 0) MUST_OK(lksi_thread_create(&thread, fork_again_and_again, &f, "forker"));
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < (IS_SLOW_BUILD ? 6 : 60); i++) {
         MUST_OK(lks_group_split(world, 0, 0, &part));
         MUST_OK(lks_barrier(part, NULL));
         lks_group_destroy(part);

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -438,12 +439,11 @@ static void directories_of_others_are_left_alone(void **state) {
 }
 
 /* Called in the next opendir, as if another process did it at that time. */
-static void (*at_opendir)(void);
+static void (*_Atomic at_opendir)(void);
 
 /* Replaces the C library's function. */
 DIR *opendir(const char *path) {
-    void (*call)(void) = at_opendir;
-    at_opendir = NULL;
+    void (*call)(void) = atomic_exchange(&at_opendir, NULL);
     if (call != NULL) call();
     int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return descriptor < 0 ? NULL : fdopendir(descriptor);
