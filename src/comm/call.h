@@ -110,6 +110,8 @@ void lksi_work_stop(lks_group *group);
 /* Whether this thread is a worker. A worker must not touch data that belongs to the thread that calls the group. */
 bool lksi_work_is_worker(void);
 bool lksi_work_is_patient(void); /* a worker that polls the network for long before it sleeps */
+/* Whether this reduction must keep the canonical order of the ranks: another one would give other bits. */
+bool lksi_call_has_order(const lks_group *group, const lksi_call *call);
 /* Describes a call in a text: "all_reduce(count 5, f32, sum, algorithm direct)". */
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
 /* Refuses a dead or lent group, and starts a collective call named `name` with the group's timeout. */

@@ -97,10 +97,9 @@ lks_status lksi_algorithm_variable_check(void) { return read_variable(&(lksi_sel
  * ranks from 512 KiB or 1 MiB on. Not measured between hosts. */
 static const double HANDLED_NS_PER_BYTE = 0.01;
 
-/* Whether every order of the reduction gives the same bits. */
-static bool is_exact(const lksi_call *call) {
+bool lksi_call_has_order(const lks_group *group, const lksi_call *call) {
     bool is_integer = call->type >= LKS_I8, is_extreme = call->op == LKS_MIN || call->op == LKS_MAX;
-    return !call->operation->is_reduction || is_integer || is_extreme;
+    return group->order == LKS_ORDER_CANONICAL && call->operation->is_reduction && !is_integer && !is_extreme;
 }
 
 static const lksi_algorithm *cheapest_of(const lksi_operation *operation, const lksi_tuning *tuning, int n_ranks,
@@ -126,7 +125,7 @@ const char *lksi_operation_cheapest(const lksi_operation *operation, const lksi_
 static const lksi_algorithm *cheapest(const lks_group *group, const lksi_call *call) {
     const lksi_tuning tuning = {true, group->selection.latency_ns, group->selection.ns_per_byte};
     size_t nbytes = call->counts == NULL ? call->nbytes : call->nbytes / (size_t)group->size;
-    bool may_reorder = group->order == LKS_ORDER_ANY || is_exact(call);
+    bool may_reorder = !lksi_call_has_order(group, call);
     return cheapest_of(call->operation, &tuning, group->size, nbytes, may_reorder);
 }
 
@@ -155,8 +154,8 @@ static void warn_of_other(lks_group *group, const lksi_call *call, const char *f
  * that a call on the whole group keeps. */
 static const lksi_algorithm *forced_for(const lks_group *group, const lksi_call *call) {
     const lksi_algorithm *forced = group->selection.forced[call->operation - lksi_operation_at(0)];
-    bool has_order = group->order == LKS_ORDER_CANONICAL && !is_exact(call);
-    return forced != NULL && forced->is_order_free && has_order && group->parent != NULL ? NULL : forced;
+    bool may_reorder = group->parent == NULL || !lksi_call_has_order(group, call);
+    return forced != NULL && forced->is_order_free && !may_reorder ? NULL : forced;
 }
 
 static lks_status choose(lks_group *group, lksi_call *call) {

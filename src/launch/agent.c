@@ -165,11 +165,11 @@ static lks_status join(agent *a) {
     snprintf(hello.version, sizeof hello.version, "%.15s", build.version);
     hello.source = build.source;
     lksi_host_name(hello.host, sizeof hello.host);
-    LKS_TRY(lksi_address_resolve(run->address, run->port, &head));
+    const int64_t deadline_ns = lksi_running_ns() + run->join_timeout_ms * LKSI_NS_PER_MS;
+    LKS_TRY(lksi_address_await(run->address, run->port, deadline_ns, is_interrupted, a, &head));
     LKS_TRY(lksi_job_secret_read(&(lksi_environment){.rank = 1, .size = 2, .master_port = run->port}, &secret));
     LKS_TRY(lksi_job_secret_allows(&secret, "--master-addr", &head));
     if (run->job.report != NULL) LKS_TRY(lksi_address_check_specified("--master-addr", &head)); /* a user's agent */
-    const int64_t deadline_ns = lksi_running_ns() + run->join_timeout_ms * LKSI_NS_PER_MS;
     LKS_TRY(lksi_local_key_dial(&head, &secret, &hello, sizeof hello, deadline_ns, is_interrupted, a, &connection));
     lksi_link_open(&a->link, connection);
     return lksi_address_of_socket(connection, &a->local);

@@ -1,5 +1,6 @@
 /* comm/: who is let in over TCP and who is not: handshake, acceptor, dialler, and the records of the star on a
  * connection. */
+#define _GNU_SOURCE /* RTLD_NEXT */
 #include "test.h"
 
 #include "comm/bootstrap/acceptor.h"
@@ -9,7 +10,9 @@
 #include "comm/bootstrap/star.h"
 #include "comm/bootstrap/store.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -242,6 +245,38 @@ static void addresses_are_read_and_written(void **state) {
         assert_non_null(strstr(lks_error_text(), "LOCKSTEP_ADVERTISE is '"));
     }
     assert_int_equal(lksi_address_resolve("", 1, &address), LKS_ERR_ARGUMENT);
+}
+
+/* The first requests for a name fail, as if no name server answered yet. */
+static atomic_int n_unanswered;
+
+int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    if (atomic_load(&n_unanswered) > 0 && atomic_fetch_sub(&n_unanswered, 1) > 0) return EAI_AGAIN;
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(host, service, hints, found);
+}
+
+static bool give_up(void *n_calls) { return ++*(int *)n_calls == 2; }
+
+static void a_host_is_asked_for_again_while_no_name_server_answers(void **state) {
+    (void)state;
+    lksi_address address;
+    n_unanswered = 1;
+    assert_int_equal(lksi_address_resolve("127.0.0.1", 1, &address), LKS_ERR_TIMEOUT);
+    assert_non_null(strstr(lks_error_text(), "cannot find the host '127.0.0.1': "));
+    assert_ok(lksi_address_resolve("127.0.0.1", 1, &address));
+    n_unanswered = 2;
+    assert_ok(lksi_address_await("127.0.0.1", 80, soon_ns(), NULL, NULL, &address));
+    assert_int_equal(lksi_address_port(&address), 80);
+    n_unanswered = 1;
+    assert_int_equal(lksi_address_await("127.0.0.1", 80, lksi_now_ns(), NULL, NULL, &address), LKS_ERR_TIMEOUT);
+    int n_calls = 0;
+    n_unanswered = 100;
+    assert_int_equal(lksi_address_await("127.0.0.1", 80, soon_ns(), give_up, &n_calls, &address), LKS_ERR_TIMEOUT);
+    assert_int_equal(n_calls, 2);
+    n_unanswered = 0;
+    assert_int_equal(lksi_address_await("", 80, soon_ns(), NULL, NULL, &address), LKS_ERR_ARGUMENT);
 }
 
 static void the_host_id_follows_its_variable(void **state) {
@@ -597,6 +632,7 @@ int main(void) {
         cmocka_unit_test(another_version_is_named_on_both_sides),
         cmocka_unit_test(a_handshake_may_come_byte_by_byte),
         cmocka_unit_test(addresses_are_read_and_written),
+        cmocka_unit_test(a_host_is_asked_for_again_while_no_name_server_answers),
         cmocka_unit_test(the_host_id_follows_its_variable),
         cmocka_unit_test(strangers_do_not_keep_the_acceptor),
         cmocka_unit_test(who_had_to_make_room_comes_again),

@@ -1,10 +1,14 @@
 #include "comm/bootstrap/address.h"
 
+#include "comm/clock.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <unistd.h>
+
+#define ASK_AGAIN_NS (200 * LKSI_NS_PER_MS)
 
 static void take_best(const struct addrinfo *found, lksi_address *address) {
     const struct addrinfo *best = found;
@@ -28,12 +32,25 @@ lks_status lksi_address_resolve(const char *host, int port, lksi_address *addres
     if (failed != 0 && strcmp(bare, "localhost") == 0) /* so that it works without /etc/hosts (RFC 6761) */
         failed = getaddrinfo("127.0.0.1", NULL, &hints, &found);
     if (failed != 0)
-        return lksi_error(failed == EAI_NONAME ? LKS_ERR_ARGUMENT : LKS_ERR_SYSTEM, "cannot find the host '%s': %s",
-                          bare, gai_strerror(failed));
+        return lksi_error(failed == EAI_NONAME  ? LKS_ERR_ARGUMENT
+                          : failed == EAI_AGAIN ? LKS_ERR_TIMEOUT
+                                                : LKS_ERR_SYSTEM,
+                          "cannot find the host '%s': %s", bare, gai_strerror(failed));
     take_best(found, address);
     freeaddrinfo(found);
     lksi_address_set_port(address, port);
     return LKS_OK;
+}
+
+lks_status lksi_address_await(const char *host, int port, int64_t deadline_ns, bool (*is_given_up)(void *),
+                              void *argument, lksi_address *address) {
+    for (bool is_told = false;; is_told = true) {
+        lks_status status = lksi_address_resolve(host, port, address);
+        if (status != LKS_ERR_TIMEOUT || lksi_running_ns() + ASK_AGAIN_NS >= deadline_ns) return status;
+        if (!is_told) lksi_log(LKS_LOG_WARNING, "%s; asking again until the deadline", lksi_error_text());
+        lksi_doze(ASK_AGAIN_NS);
+        if (is_given_up != NULL && is_given_up(argument)) return status;
+    }
 }
 
 lks_status lksi_address_parse(const char *name, const char *text, lksi_address *address) {

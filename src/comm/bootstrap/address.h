@@ -17,9 +17,13 @@ enum {
 };
 
 /* `host` is a name, an IPv4 address, or an IPv6 address with or without brackets. If a name has several addresses, the
- * first IPv4 address is used, so that all ranks use the same. Errors: LKS_ERR_ARGUMENT (the text names the host),
- * LKS_ERR_SYSTEM. */
+ * first IPv4 address is used, so that all ranks use the same. Errors (the texts name the host): LKS_ERR_ARGUMENT,
+ * LKS_ERR_SYSTEM, LKS_ERR_TIMEOUT if no name server answered. */
 lks_status lksi_address_resolve(const char *host, int port, lksi_address *address);
+/* The same, but asks again until the deadline while no name server answers, as on machines that have just started. The
+ * type of `is_given_up` is that of lksi_dial's; it may be NULL. */
+lks_status lksi_address_await(const char *host, int port, int64_t deadline_ns, bool (*is_given_up)(void *),
+                              void *argument, lksi_address *address);
 /* Parses "host:port" or "[::1]:port". Error texts name the variable `name`, from which the text comes. */
 lks_status lksi_address_parse(const char *name, const char *text, lksi_address *address);
 /* Writes "127.0.0.1:80" or "[::1]:80". */

@@ -235,7 +235,7 @@ lks_status lksi_rendezvous(const lksi_environment *environment, lksi_job_secret 
                            lksi_member *members, int *connections, int *data_listener) {
     lksi_address master;
     for (int rank = 0; rank < environment->size; rank++) connections[rank] = -1;
-    LKS_TRY(lksi_address_resolve(environment->master_address, environment->master_port, &master));
+    LKS_TRY(lksi_address_await(environment->master_address, environment->master_port, deadline_ns, NULL, NULL, &master));
     LKS_TRY(lksi_job_secret_allows(job, "MASTER_ADDR", &master));
     LKS_TRY(check_master(environment, &master));
     return (environment->rank == 0 ? serve : visit)(environment, job, &master, deadline_ns, members, connections,

@@ -38,8 +38,7 @@ static bool are_hosts_nodes_of_the_tree(const lks_group *group) {
 const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
     if (lksi_is_on_one_host(group) || group->inner == NULL) return "the group does not span hosts";
-    bool has_order = operation->is_reduction && call->type < LKS_I8 && call->op != LKS_MIN && call->op != LKS_MAX;
-    if (has_order && group->order == LKS_ORDER_CANONICAL && !are_hosts_nodes_of_the_tree(group))
+    if (lksi_call_has_order(group, call) && !are_hosts_nodes_of_the_tree(group))
         return "the hosts do not hold contiguous, equal, power-of-two blocks of ranks, so it would not add floats in "
                "canonical order";
     if (operation->is_out_blocked && !are_hosts_contiguous(group))
