@@ -75,7 +75,7 @@ function(cuda_module_options target)
 endfunction()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/op/*.c)
-foreach(source convolution fault layout)
+foreach(source convolution fault layout product)
   list(APPEND cuda_sources ${PROJECT_SOURCE_DIR}/src/device/${source}.c)
 endforeach()
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)

@@ -1,35 +1,7 @@
 /* The linear layer's three products, and MATMUL, by cuBLASLt. */
 #include "cuda/product.h"
 
-static lksi_cuda_product_shape matmul_of(const lksi_lowering *l) {
-    bool ta = l->attributes.transpose_a != 0, tb = l->attributes.transpose_b != 0;
-    int last = l->outputs[0].n_dims - 1;
-    int64_t m = l->outputs[0].dims[last - 1], n = l->outputs[0].dims[last], k = l->inputs[0].dims[ta ? last - 1 : last];
-    return (lksi_cuda_product_shape){.n_products = lksi_tensor_count(&l->outputs[0], 0) / (m * n),
-                                     .m = m,
-                                     .n = n,
-                                     .k = k,
-                                     .transpose_a = ta,
-                                     .transpose_b = tb};
-}
-
-/* Inputs 0 and 1 are the operands, in this order, for all four operators. */
-static lksi_cuda_product_shape product_of(const lksi_lowering *l) {
-    if (l->op == LKSI_OP_MATMUL) return matmul_of(l);
-    const lksi_tensor *in = l->inputs;
-    int64_t rows = lksi_tensor_rows(&in[0]), first = lksi_tensor_columns(&in[0]), second = lksi_tensor_columns(&in[1]);
-    if (l->op == LKSI_OP_LINEAR) /* (x, W[, b]) */
-        return (lksi_cuda_product_shape){.n_products = 1,
-                                         .m = rows,
-                                         .n = in[1].dims[0],
-                                         .k = first,
-                                         .transpose_b = true,
-                                         .has_bias = l->n_inputs == 3};
-    if (l->op == LKSI_OP_LINEAR_GRAD_INPUT) /* (dy, W) */
-        return (lksi_cuda_product_shape){.n_products = 1, .m = rows, .n = second, .k = first};
-    return (lksi_cuda_product_shape){
-        .n_products = 1, .m = first, .n = second, .k = rows, .transpose_a = true}; /* (dy, x) */
-}
+#include "device/product.h"
 
 /* Either operand may be a state, which may begin at any row of its array (train/states.c). Allowing this costs nothing:
  * the row length limits the width of loads anyway, wherever the first row begins. */
@@ -60,10 +32,17 @@ static void release(lksi_kernel *kernel) { lksi_cuda_product_destroy(kernel->sta
 
 lks_status lksi_cuda_lower_linear(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     bool is_relu = question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU;
-    lksi_cuda_product_shape shape = product_of(question);
-    shape.op = question->op;
-    shape.is_rounded = device->product_type == LKS_BF16;
-    shape.is_relu = is_relu;
+    const lksi_product p = lksi_product_of(question);
+    lksi_cuda_product_shape shape = {.op = question->op,
+                                     .n_products = p.count,
+                                     .m = p.m,
+                                     .n = p.n,
+                                     .k = p.k,
+                                     .transpose_a = p.transpose_a,
+                                     .transpose_b = p.transpose_b,
+                                     .is_rounded = device->product_type == LKS_BF16,
+                                     .has_bias = p.has_bias,
+                                     .is_relu = is_relu};
     if (!shape.is_rounded) allow_any_row(question, &shape);
     lksi_cuda_product *product = NULL;
     LKS_TRY(lksi_cuda_product_create(lksi_cuda_of(device), &shape, &product));

@@ -1,5 +1,6 @@
 /* The reference kernels, for REAL = float or double. kernels_f32.c, kernels_f64.c and kernels_bf16.c include this file.
  * They are written to be compared with the formulas of op/catalogue.h. Nothing here is tuned. One file per family. */
+#include "device/product.h"
 #include "op/batch_norm.h"
 #include "op/dropout.h"
 #include "op/image.h"

@@ -65,13 +65,12 @@ static void multiply(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t a_r
 
 static lks_status matmul(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    const lksi_lowering *l = &kernel->lowering;
-    bool ta = l->attributes.transpose_a != 0, tb = l->attributes.transpose_b != 0;
-    int last = l->outputs[0].n_dims - 1;
-    int64_t m = l->outputs[0].dims[last - 1], n = l->outputs[0].dims[last], k = l->inputs[0].dims[ta ? last - 1 : last];
+    const lksi_product p = lksi_product_of(&kernel->lowering);
+    bool ta = p.transpose_a, tb = p.transpose_b;
+    int64_t m = p.m, n = p.n, k = p.k;
     const REAL *a = in[0], *b = in[1];
     REAL *y = out[0];
-    for (int64_t i = 0, n_products = count(&l->outputs[0]) / (m * n); i < n_products; i++)
+    for (int64_t i = 0; i < p.count; i++)
         multiply(m, n, k, a + i * m * k, ta ? 1 : k, ta ? m : 1, b + i * k * n, tb ? 1 : n, tb ? k : 1, y + i * m * n);
     return LKS_OK;
 }
