@@ -61,9 +61,26 @@ static void find_hosts(lks_group *group) {
     group->seat = group->seat_of[group->rank];
 }
 
-static lks_status join_seats(lks_group *group) {
+/* What ends the meeting of a host's ranks before its deadline. */
+typedef struct lookout {
+    const lks_group *group;
+    const int *connections; /* as for lksi_group_form */
+    lksi_reason reason;     /* a rank of the world was lost; its status is LKS_OK if not */
+} lookout;
+
+static bool is_given_up(void *opaque) {
+    lookout *l = opaque;
+    if (l->group->parent != NULL) return lksi_control_is_aborted(l->group->parent->control);
+    return l->connections != NULL && lksi_tcp_look_out(l->group, l->connections, &l->reason);
+}
+
+static lks_status join_seats(lks_group *group, const int *connections) {
     if (group->world->threads != NULL) return lksi_thread_transport_join(group);
-    return group->n_seats == 1 ? lksi_self_join(group) : lksi_shm_join(group);
+    if (group->n_seats == 1) return lksi_self_join(group);
+    lookout l = {.group = group, .connections = connections};
+    lks_status status = lksi_shm_join(group, is_given_up, &l);
+    if (status == LKS_OK || l.reason.status == LKS_OK) return status;
+    return lksi_error((lks_status)l.reason.status, "%s; %s", l.reason.text, group->progress.name);
 }
 
 /* Copies the identities of this host's ranks from the segment. */
@@ -160,7 +177,7 @@ lks_status lksi_group_form(lks_group *group, int *connections) {
                                       .started_ns = group->progress.started_ns};
     if (group->progress.started_ns == 0) group->progress.started_ns = lksi_running_ns();
     find_hosts(group);
-    LKS_TRY(join_seats(group));
+    LKS_TRY(join_seats(group, connections));
     group->own_seat = &group->control->seats[group->seat]; /* before anything can fail: lks_group_destroy leaves it */
     learn_identities(group);
     if (group->n_hosts > 1) LKS_TRY(join_other_hosts(group, connections));

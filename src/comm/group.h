@@ -38,7 +38,6 @@ typedef struct lksi_member lksi_member;
 /* The inputs of `auto` (select.c). */
 typedef struct lksi_selection {
     bool is_read, is_any_forced, is_always_direct;
-    bool has_warned;                                   /* the algorithm in LOCKSTEP_ALGORITHM cannot serve a call */
     const lksi_algorithm *forced[LKSI_MAX_OPERATIONS]; /* from LOCKSTEP_ALGORITHM, by index of the operation */
     double latency_ns, ns_per_byte;                    /* of a message between hosts */
     const char *last;                                  /* algorithm of the last call */

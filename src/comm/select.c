@@ -8,7 +8,9 @@
  *
  * All inputs of the choice are the same on all ranks, or are compared by the fingerprint of the call.
  */
+#define _GNU_SOURCE /* strsep */
 #include "comm/tune.h"
+#include "comm/world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,8 +77,8 @@ static lks_status read_variable(lksi_selection *selection) {
     int n = snprintf(text, sizeof text, "%s", value == NULL ? "" : value);
     if (n >= (int)sizeof text)
         return lksi_error(LKS_ERR_ARGUMENT, "%sover %zu characters long", variable, sizeof text - 1);
-    char *rest = NULL;
-    for (char *item = strtok_r(text, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest)) {
+    char *rest = n > 0 ? text : NULL;
+    for (char *item; (item = strsep(&rest, ",")) != NULL;) {
         const char *name = strchr(item, '=');
         if (name == NULL && item != text)
             return lksi_error(LKS_ERR_ARGUMENT,
@@ -142,10 +144,10 @@ static const char *obstacle_to(const lksi_algorithm *algorithm, const lks_group 
     return algorithm->is_native ? lksi_native_obstacle(group, call) : NULL;
 }
 
-/* Warns once, on one rank, and not for the inner and outer groups of two-level algorithms, which users do not know. */
+/* A rank warns once, if it is rank 0 of the group, and not for the inner and outer groups of two-level algorithms, which
+ * users do not know. */
 static void warn_of_other(lks_group *group, const lksi_call *call, const char *forced, const char *obstacle) {
-    if (group->rank != 0 || group->parent != NULL || group->selection.has_warned) return;
-    group->selection.has_warned = true;
+    if (group->rank != 0 || group->parent != NULL || atomic_exchange(&group->world->has_warned, true)) return;
     lksi_log(LKS_LOG_WARNING, "%s%s uses %s instead of %s: %s", variable, call->operation->name, call->algorithm->name,
              forced, obstacle);
 }

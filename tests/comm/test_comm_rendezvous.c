@@ -652,13 +652,38 @@ static int misses_rank_1(int rank, int size, void *argument) {
     }
     lks_group *world;
     MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 500}) != LKS_OK);
-    if (rank == 0) MUST_SAY("lks_init: rank(s) 1 of 2 did not arrive");
+    if (rank == 0) MUST_SAY("lks_init: rank(s) 1 did not arrive at their host's meeting");
     return 0;
 }
 
 static void a_rank_missing_on_one_of_several_hosts_is_named(void **state) {
     (void)state;
     run_processes(3, misses_rank_1, NULL);
+}
+
+/* Of four ranks on two hosts, one comes to the rendezvous and ends before the meeting of its host. */
+static int loses_a_rank(int rank, int size, void *lost) {
+    (void)size;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    if (rank == *(const int *)lost) {
+        visit v = {.data_listener = -1};
+        MUST_OK(visit_begin(&v, 20000));
+        visit_end(&v);
+        return 0;
+    }
+    char named[32];
+    snprintf(named, sizeof named, "rank %d (host ", *(const int *)lost);
+    lks_group *world;
+    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}) == LKS_ERR_PEER);
+    MUST_SAY(named);
+    MUST_SAY("was lost");
+    MUST_SAY("; lks_init");
+    return 0;
+}
+
+static void a_rank_lost_before_its_hosts_meeting_is_named(void **state) {
+    (void)state;
+    for (int lost = 1; lost < 4; lost++) run_processes(4, loses_a_rank, &lost);
 }
 
 typedef struct gathering {
@@ -747,9 +772,9 @@ static void ranks_missing_at_a_meeting_are_named(void **state) {
     gathering led = {.meeting = {.call = "group_split", .id = 1, .rank = 0, .size = 3, .names = names},
                      .timeout_ms = 300,
                      .status = LKS_ERR_TIMEOUT,
-                     .says = "group_split: rank(s) 7, 9 of 3 did not arrive"};
+                     .says = "group_split: rank(s) 7, 9 did not arrive"};
     gathering followed = led;
-    followed.says = "group_split: rank 4 did not arrive (rank 9 of 3, MASTER_ADDR 127.0.0.1";
+    followed.says = "group_split: rank 4 did not arrive at its host's meeting (rank 9 waited)";
     set_master_environment();
     pids[0] = start_process(0, 10, gather, &led);
     await_processes(pids, 3, -1);
@@ -783,6 +808,7 @@ int main(void) {
         cmocka_unit_test(an_unspecified_address_is_not_what_others_see),
         cmocka_unit_test(an_address_that_every_host_takes_for_itself_is_refused),
         cmocka_unit_test(a_rank_missing_on_one_of_several_hosts_is_named),
+        cmocka_unit_test(a_rank_lost_before_its_hosts_meeting_is_named),
         cmocka_unit_test(any_ranks_of_a_host_can_meet),
         cmocka_unit_test(a_meeting_is_given_up_though_its_name_is_taken),
         cmocka_unit_test(ranks_missing_at_a_meeting_are_named),

@@ -148,6 +148,34 @@ static void the_variable_overrides_auto_where_the_operation_has_the_algorithm(vo
     unsetenv("LOCKSTEP_ALGORITHM");
 }
 
+static int warns_once(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    char said[4096] = "";
+    float x = 1;
+    lks_group *world, *part;
+    FILE *kept = tmpfile();
+    MUST(kept != NULL && dup2(fileno(kept), STDERR_FILENO) >= 0);
+    MUST_OK(lks_init(&world, NULL));
+    for (int i = 0; i < 3; i++) {
+        MUST_OK(lks_group_split(world, 0, 0, &part));
+        MUST_OK(lks_all_reduce(part, &x, &x, 1, LKS_F32, LKS_SUM, NULL));
+        MUST_OK(lks_broadcast(part, &x, 1, LKS_F32, 0, NULL));
+        lks_group_destroy(part);
+    }
+    lks_group_destroy(world);
+    MUST(pread(fileno(kept), said, sizeof said - 1, 0) > 0);
+    const char *first = strstr(said, "instead of two_level");
+    MUST(first != NULL && strstr(first + 1, "instead of two_level") == NULL);
+    return 0;
+}
+
+static void an_algorithm_that_cannot_serve_is_told_of_once_whatever_the_group(void **state) {
+    (void)state;
+    setenv("LOCKSTEP_ALGORITHM", "two_level", 1);
+    run_processes(1, warns_once, NULL);
+    unsetenv("LOCKSTEP_ALGORITHM");
+}
+
 static int what_is_said(int rank, int size, void *argument) {
     (void)rank, (void)size;
     lks_group *world;
@@ -170,6 +198,7 @@ static void a_variable_that_names_nothing_is_refused_with_what_there_is(void **s
          "LOCKSTEP_ALGORITHM: no operation has an algorithm 'quantum' (there are: auto, direct, "
          "dissemination, two_level, native, naive, tree, ring, scatter_allgather, butterfly, halving_doubling, "
          "bruck, halving, pairwise)"},
+        {"ring,", "LOCKSTEP_ALGORITHM: '' names no operation"},
         {"all_reduce=bruck", "LOCKSTEP_ALGORITHM: all_reduce has no algorithm 'bruck' (it has: auto, direct"},
         {"reduce_all=ring", "LOCKSTEP_ALGORITHM: there is no operation 'reduce_all' (there are: barrier, broadcast"},
     };
@@ -221,6 +250,7 @@ int main(void) {
         cmocka_unit_test(no_group_has_nothing),
         cmocka_unit_test(ranks_with_other_counts_of_a_v_form_get_a_mismatch),
         cmocka_unit_test(the_variable_overrides_auto_where_the_operation_has_the_algorithm),
+        cmocka_unit_test(an_algorithm_that_cannot_serve_is_told_of_once_whatever_the_group),
         cmocka_unit_test(a_variable_that_names_nothing_is_refused_with_what_there_is),
     };
     return run_group(tests);

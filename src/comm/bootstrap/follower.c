@@ -20,6 +20,14 @@ static bool is_heard(int connection, const lksi_environment *environment, const 
            lksi_take_over(connection, &heard, 1, NULL, deadline_ns) == LKS_OK;
 }
 
+static lks_status name_leader(const lksi_environment *environment, const lksi_meeting *met, const char *hint) {
+    if (!met->is_world)
+        return lksi_error(LKS_ERR_TIMEOUT, "%s: rank %d did not arrive at its host's meeting (rank %d waited)",
+                          met->call, lksi_meeting_name(met, 0), lksi_meeting_name(met, met->rank));
+    return lksi_error(LKS_ERR_TIMEOUT, "%s: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)%s",
+                      met->call, met->rank, met->size, environment->master_address, environment->master_port, hint);
+}
+
 lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_meeting *meeting, int64_t deadline_ns,
                               int *connection) {
     char name[LKSI_SOCKET_NAME_NBYTES];
@@ -44,11 +52,7 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
         if (met.is_world && attempt < 0 && lksi_crossing_knock(&crossing))
             return lksi_error(crossing.status, "%s", crossing.text);
         if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.call);
-        if (lksi_running_ns() + retry_ns >= deadline_ns)
-            return lksi_error(LKS_ERR_TIMEOUT,
-                              "%s: rank %d did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
-                              lksi_meeting_name(&met, 0), lksi_meeting_name(&met, met.rank), met.size,
-                              environment->master_address, environment->master_port, hint);
+        if (lksi_running_ns() + retry_ns >= deadline_ns) return name_leader(environment, &met, hint);
         if (lksi_meeting_is_slow(environment, &met, began_ns, &is_told))
             lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
                      lksi_meeting_name(&met, met.rank), lksi_meeting_name(&met, 0), environment->master_address,

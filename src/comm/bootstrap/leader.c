@@ -167,6 +167,8 @@ static lks_status name_missing(const meeting *m) {
     lksi_meeting_hint(m->environment, &m->met, hint);
     for (int rank = 1; rank < m->met.size; rank++)
         if (m->connections[rank] < 0) lksi_append_number(missing, sizeof missing, lksi_meeting_name(&m->met, rank));
+    if (!m->met.is_world)
+        return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s did not arrive at their host's meeting", m->met.call, missing);
     return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive%s", m->met.call, missing, m->met.size,
                       hint);
 }

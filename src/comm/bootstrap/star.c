@@ -63,7 +63,7 @@ lks_status lksi_star_send(int connection, const lksi_star_record *record) {
 
 void lksi_star_reader_init(lksi_star_reader *reader) { *reader = (lksi_star_reader){.n_read = 0}; }
 
-static bool is_record(const lksi_star_record *record) {
+bool lksi_star_is_record(const lksi_star_record *record) {
     if (record->kind < LKSI_STAR_ABORT || record->kind > LKSI_STAR_WELCOME) return false;
     if (record->status < LKS_OK || record->status > LKS_ERR_NUMERIC) return false;
     return record->origin >= 0 && record->origin < LKSI_MAX_RANKS;
@@ -78,7 +78,7 @@ lksi_star_event lksi_star_reader_feed(lksi_star_reader *reader, int connection, 
         if (n <= 0) return LKSI_STAR_ENDED;
         reader->n_read += (size_t)n;
     }
-    if (!is_record(&reader->record)) return LKSI_STAR_ENDED;
+    if (!lksi_star_is_record(&reader->record)) return LKSI_STAR_ENDED;
     *record = reader->record;
     record->text[sizeof record->text - 1] = '\0';
     lksi_star_reader_init(reader);

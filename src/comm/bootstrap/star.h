@@ -35,6 +35,8 @@ typedef struct lksi_star_reader {
     lksi_star_record record; /* the part received so far */
 } lksi_star_reader;
 
+/* Whether received bytes are a record. Its text may lack its end. */
+bool lksi_star_is_record(const lksi_star_record *record);
 void lksi_star_reader_init(lksi_star_reader *reader);
 /* Reads without blocking, at most up to the end of one record. Call it again after LKSI_STAR_RECORD. *record is then
  * set. Its kind and status are valid and its text is terminated. */

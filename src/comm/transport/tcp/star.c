@@ -8,6 +8,7 @@
  * connections, so a rank learns of an abort whatever it is doing. The reason goes into the abort record of the host's
  * control segment, which every wait checks.
  */
+#define _GNU_SOURCE /* POLLRDHUP */
 #include "comm/bootstrap/dial.h"
 #include "comm/transport/tcp/tcp.h"
 
@@ -50,12 +51,17 @@ static lksi_reason reason_of(const lksi_star_record *record) {
     return reason;
 }
 
+/* The text names both ends: if the network was cut, the reporting rank may be the one that is cut off. */
+static lksi_reason loss_of(const lks_group *group, int rank) {
+    lksi_reason reason = {.status = LKS_ERR_PEER, .lost = lksi_world_rank(group, rank) + 1};
+    snprintf(reason.text, sizeof reason.text, "%s was lost: its connection to %s ended",
+             lksi_rank_describe(group, rank).text, lksi_rank_describe(group, group->rank).text);
+    return reason;
+}
+
 static void lose(lksi_line *lost) {
     lks_group *group = lost->group;
-    lksi_reason reason = {.status = LKS_ERR_PEER, .lost = lksi_world_rank(group, lost->rank) + 1};
-    /* The text names both ends: if the network was cut, the reporting rank may be the one that is cut off. */
-    snprintf(reason.text, sizeof reason.text, "%s was lost: its connection to %s ended",
-             lksi_rank_describe(group, lost->rank).text, lksi_rank_describe(group, group->rank).text);
+    lksi_reason reason = loss_of(group, lost->rank);
     lksi_control_abort_for(group->control, &reason);
     lksi_star_record record = record_of(group, LKSI_STAR_ABORT, &reason);
     if (group->rank == 0) lksi_star_tell(group, &record, lost->rank);
@@ -113,6 +119,33 @@ bool lksi_star_notice(void *opaque, int descriptor) {
             return false;
         }
     }
+}
+
+/* --- before it is made --- */
+
+/* Leaves the record to the star, which is made if this rank goes on. */
+static bool is_told(int connection, lksi_reason *reason) {
+    lksi_star_record record;
+    ssize_t n = recv(connection, &record, sizeof record, MSG_PEEK | MSG_DONTWAIT);
+    if (n != (ssize_t)sizeof record || !lksi_star_is_record(&record) || record.kind != LKSI_STAR_ABORT) return false;
+    record.text[sizeof record.text - 1] = '\0';
+    *reason = reason_of(&record);
+    return true;
+}
+
+bool lksi_tcp_look_out(const lks_group *group, const int *connections, lksi_reason *reason) {
+    int lost = 0;
+    for (; lost < group->size; lost++) {
+        struct pollfd end = {.fd = connections[lost], .events = POLLRDHUP};
+        if (end.fd >= 0 && group->rank > 0 && is_told(end.fd, reason)) return true;
+        if (end.fd >= 0 && poll(&end, 1, 0) > 0) break;
+    }
+    if (lost == group->size) return false;
+    *reason = loss_of(group, lost);
+    const lksi_star_record record = record_of(group, LKSI_STAR_ABORT, reason);
+    for (int rank = 1; rank < group->size && group->rank == 0; rank++)
+        if (rank != lost) (void)lksi_star_send(connections[rank], &record);
+    return true;
 }
 
 /* --- making it --- */

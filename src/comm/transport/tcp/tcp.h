@@ -64,6 +64,8 @@ static inline lksi_star *lksi_star_of(const lks_group *group) { return ((lksi_tc
 
 /* star.c: the control connections. */
 lks_status lksi_tcp_star_join(lks_group *group, int *connections);
+/* Before the star is made: whether a rank was lost, by these connections. Sets *reason. Rank 0 tells the others. */
+bool lksi_tcp_look_out(const lks_group *group, const int *connections, lksi_reason *reason);
 void lksi_tcp_star_take(lks_group *group, int from, int descriptor);
 bool lksi_tcp_star_has_left(const lks_group *group, int rank);
 void lksi_tcp_star_close(lks_group *group);
