@@ -38,7 +38,7 @@ LKS_API lks_node *lks_cos(lks_node *x);
 LKS_API lks_node *lks_sqrt(lks_node *x);
 /* x^exponent with one exponent for all elements, as C's pow. The gradient exponent x^(exponent - 1) also uses pow. */
 LKS_API lks_node *lks_pow(lks_node *x, double exponent);
-LKS_API lks_node *lks_abs(lks_node *x); /* the gradient at 0 is 0 */
+LKS_API lks_node *lks_abs(lks_node *x); /* the gradient at 0 is 0, at NaN it is NaN */
 /* Limits x to [least, most]. An infinite bound is no bound. NaN stays NaN. The gradient flows only to elements within
  * the bounds, not to NaN.
  *

@@ -49,7 +49,7 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_LINEAR] = linear,
     [LKSI_OP_LINEAR_GRAD_INPUT] = linear_grad_input,
     [LKSI_OP_LINEAR_GRAD_WEIGHT] = linear_grad_weight,
-    [LKSI_OP_SUM_ROWS] = sum_rows,
+    [LKSI_OP_SUM_ROWS] = sum_to,
     [LKSI_OP_MATMUL] = matmul,
 
     [LKSI_OP_FULL] = full,

@@ -40,17 +40,6 @@ static lks_status linear_grad_weight(const lksi_kernel *kernel, void *const *in,
     return LKS_OK;
 }
 
-static lks_status sum_rows(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    int64_t n = rows(&kernel->lowering.inputs[0]), m = columns(&kernel->lowering.inputs[0]);
-    const REAL *dy = in[0];
-    REAL *db = out[0];
-    memset(db, 0, (size_t)m * sizeof *db);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < m; j++) db[j] += dy[i * m + j];
-    return LKS_OK;
-}
-
 /* One product: a (m,k) times b (k,n). Element (i,l) of a is at a + i a_row + l a_column, and b likewise. */
 static void multiply(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t a_row, int64_t a_column, const REAL *b,
                      int64_t b_row, int64_t b_column, REAL *y) {
