@@ -65,9 +65,11 @@ typedef struct lks_trainer_options {
  * other hosts. The next step begins meanwhile. Each of its kernels waits for the parameters that it reads.
  *
  * The memory of the batch may be reused when the step returns, as always. An error of the update is returned by a later
- * call. On a GPU the metrics of the step are also returned by a later call. Every library function that uses the store
- * waits for the update first. Until lks_trainer_catch_up, the caller's own collectives in `group` and steps of another
- * trainer in it return LKS_ERR_STATE. */
+ * call. Every library function that uses the store waits for the update first.
+ * CPU:        Until lks_trainer_catch_up, the caller's own collectives in `group` and steps of another trainer in it
+ *             return LKS_ERR_STATE.
+ * GPU:        Metrics and all errors of the step are returned by a later call of its trainer. Collectives in `group`
+ *             and steps of other trainers are allowed. */
 
 /* Metrics: means over the counted labels of all ranks. Labels that the loss ignores (lks_cross_entropy_with) are not
  * counted.

@@ -26,7 +26,7 @@ static inline lksi_layout lksi_cuda_channels_last(const lksi_tensor *tensor) {
     return layout;
 }
 
-/* The first fault that a kernel found since the word was last cleared. */
+/* The first fault that a kernel found since the word was last cleared, by the host or by the figures of a step. */
 typedef struct lksi_cuda_fault_word {
     int fault;                /* the kind; the thread whose atomicCAS sets it writes the other fields */
     int value;                /* the label or index */
@@ -69,8 +69,7 @@ typedef struct lksi_cuda {
     int next_stage;
     cudaStream_t beside; /* for work that runs concurrently with the kernels: sums over ranks */
     cudaEvent_t forked, joined;
-    char *post;          /* pinned: LKSI_POST_NBYTES, followed by the fault word */
-    cudaStream_t posted; /* contains only waits for `post` */
+    cudaStream_t posted; /* contains only waits for what was posted */
     cudaEvent_t is_posted;
     char *landing; /* pinned, LKSI_CUDA_STAGE_NBYTES: the staging buffer of copy_out */
 } lksi_cuda;

@@ -158,9 +158,6 @@ static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&cuda->fault, sizeof *cuda->fault), "a place for faults"));
     LKS_TRY(lksi_cuda_check(cudaMemsetAsync(cuda->fault, 0, sizeof *cuda->fault, cuda->stream), "cudaMemset"));
     for (int i = 0; i < LKSI_CUDA_STAGES; i++) LKS_TRY(make_stage(&cuda->stages[i]));
-    LKS_TRY(lksi_cuda_check(
-        cudaHostAlloc((void **)&cuda->post, LKSI_POST_NBYTES + sizeof *cuda->fault, cudaHostAllocDefault),
-        "pinned memory of the host"));
     return lksi_cuda_check(cudaHostAlloc((void **)&cuda->landing, LKSI_CUDA_STAGE_NBYTES, cudaHostAllocDefault),
                            "pinned memory of the host");
 }
@@ -173,7 +170,6 @@ void lksi_cuda_destroy(void *state) {
     for (int i = 0; i < LKSI_CUDA_STAGES; i++) free_stage(&cuda->stages[i]);
     if (cuda->arriving != NULL) (void)cudaStreamDestroy(cuda->arriving);
     if (cuda->landing != NULL) (void)cudaFreeHost(cuda->landing);
-    if (cuda->post != NULL) (void)cudaFreeHost(cuda->post);
     if (cuda->posted != NULL) (void)cudaStreamDestroy(cuda->posted);
     if (cuda->fault != NULL) (void)cudaFree(cuda->fault);
     if (cuda->blas != NULL) (void)cublasLtDestroy(cuda->blas);

@@ -137,22 +137,18 @@ static lks_status leave_branch(const lks_device *device) {
 
 /* --- faults that kernels find --- */
 
-/* `copied` is a copy of the fault word. Clears the word on the GPU if there is a fault. */
-static lks_status check_faults(const lks_device *device, const void *copied) {
+/* Clears the fault word on the GPU if there is a fault. */
+static lks_status faults(const lks_device *device) {
+    lksi_cuda *cuda = enter(device);
     lksi_cuda_fault_word word;
-    memcpy(&word, copied, sizeof word);
+    LKS_TRY(fetch(cuda, cuda->landing, cuda->fault, sizeof word));
+    LKS_TRY(wait_for(device));
+    memcpy(&word, cuda->landing, sizeof word);
     if (word.fault == LKSI_NO_FAULT) return LKS_OK;
-    LKS_TRY(zero(device, lksi_cuda_of(device)->fault, sizeof word));
+    LKS_TRY(zero(device, cuda->fault, sizeof word));
     return lksi_fault_error(LKS_ERR_ARGUMENT, "",
                             &(lksi_fault){(double)word.fault, (double)word.value, (double)word.position,
                                           (double)word.most, (double)word.each});
-}
-
-static lks_status faults(const lks_device *device) {
-    lksi_cuda *cuda = enter(device);
-    LKS_TRY(fetch(cuda, cuda->landing, cuda->fault, sizeof *cuda->fault));
-    LKS_TRY(wait_for(device));
-    return check_faults(device, cuda->landing);
 }
 
 static lks_status copy_out(const lks_device *device, void *to, const void *from, size_t nbytes) {
@@ -173,21 +169,26 @@ static lks_status wait_until_done(const lks_device *device) {
 
 /* --- results that are read without waiting for all work --- */
 
-static lks_status post(const lks_device *device, const void *from, size_t nbytes) {
+static lks_status alloc_landing(const lks_device *device, size_t nbytes, void **landing) {
+    (void)enter(device);
+    return lksi_cuda_check(cudaHostAlloc(landing, nbytes, cudaHostAllocDefault), "pinned memory of the host");
+}
+
+static void free_landing(const lks_device *device, void *landing) {
+    (void)enter(device);
+    if (landing != NULL) (void)cudaFreeHost(landing);
+}
+
+static lks_status post(const lks_device *device, void *landing, const void *from, size_t nbytes) {
     lksi_cuda *cuda = enter(device);
-    LKS_TRY(fetch(cuda, cuda->post, from, nbytes));
-    LKS_TRY(fetch(cuda, cuda->post + LKSI_POST_NBYTES, cuda->fault, sizeof *cuda->fault));
-    LKS_TRY(lksi_cuda_check(cudaEventRecord(cuda->is_posted, cuda->stream), "an event"));
-    return lksi_cuda_check(cudaStreamWaitEvent(cuda->posted, cuda->is_posted, 0), "a wait for an event");
+    LKS_TRY(fetch(cuda, landing, from, nbytes));
+    return follow(cuda->posted, cuda->stream, cuda->is_posted);
 }
 
 static void *posted(const lks_device *device) { return lksi_cuda_of(device)->posted; }
 
-static lks_status take(const lks_device *device, void *to, size_t nbytes) {
-    lksi_cuda *cuda = enter(device);
-    LKS_TRY(lksi_cuda_check(cudaStreamSynchronize(cuda->posted), "a kernel or copy"));
-    memcpy(to, cuda->post, nbytes);
-    return check_faults(device, cuda->post + LKSI_POST_NBYTES);
+static lks_status wait_posted(const lks_device *device) {
+    return lksi_cuda_check(cudaStreamSynchronize(enter(device)->posted), "a kernel or copy");
 }
 
 /* --- recordings --- */
@@ -233,9 +234,11 @@ const lksi_device_memory lksi_cuda_memory = {
     .copy_in = copy_in,
     .ahead_nbytes = (size_t)(LKSI_CUDA_STAGES - LKSI_CUDA_SMALL_STAGES) * LKSI_CUDA_STAGE_NBYTES,
     .copy_out = copy_out,
+    .alloc_landing = alloc_landing,
+    .free_landing = free_landing,
     .post = post,
     .posted = posted,
-    .take = take,
+    .wait_posted = wait_posted,
     .copy = copy,
     .zero = zero,
     .wait = wait_until_done,

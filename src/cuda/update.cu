@@ -29,11 +29,13 @@ static __device__ void add_figures(lksi_figures *sums, const lksi_figures *more)
     if (more->stop > sums->stop) sums->stop = more->stop;
 }
 
+/* The fault is of the work before. It is taken, because later work may be of another optimizer's step. */
 __global__ void gather_figures(lksi_figures *figures, const lksi_figures *given, const float *loss, const float *hits,
-                               const lksi_cuda_fault_word *fault) {
+                               lksi_cuda_fault_word *fault) {
     *figures = *given;
     figures->fault = lksi_fault{(double)fault->fault, (double)fault->value, (double)fault->position,
                                 (double)fault->most, (double)fault->each};
+    fault->fault = LKSI_NO_FAULT;
     if (loss == NULL) return;
     figures->loss = (double)*loss * given->n_samples;
     figures->n_correct = hits != NULL ? (double)*hits : 0.0;

@@ -67,7 +67,7 @@ typedef struct lksi_figures {
     double n_samples, loss, n_correct, stop, buffer_weight;
     double n_expected; /* expected over all ranks; below 0: any number. Not a sum */
     double check;      /* must be equal on all ranks. Not a sum */
-    lksi_fault fault;  /* first fault of a kernel since the host last read it. Not a sum */
+    lksi_fault fault;  /* first fault of a kernel since the last figures. Not a sum */
 } lksi_figures;
 
 /* The result of a step over the flat arrays. */
@@ -95,11 +95,10 @@ typedef struct lksi_flat_step {
     lksi_flat_result *result;
 } lksi_flat_step;
 
-enum { LKSI_POST_NBYTES = 1 << 20 };
-
 /* The functions of a device with its own memory. They queue work, which runs in the order of the calls, after they
- * return. What kernels find wrong (a label outside 0..C-1, a fault) is returned by the next copy_out or wait. All
- * pointers except `from` of copy_in and `to` of copy_out are into the device's memory, which the host cannot access. */
+ * return. What kernels find wrong (a label outside 0..C-1, a fault) is returned by the next copy_out or wait, or is
+ * part of the next `figures`. All pointers except `from` of copy_in, `to` of copy_out and landings are into the
+ * device's memory, which the host cannot access. */
 typedef struct lksi_device_memory {
     void (*enter)(const lks_device *device); /* called before a thread lowers operators or runs kernels */
     lks_status (*alloc)(const lks_device *device, size_t nbytes, void **memory); /* zeroed, aligned to 256 bytes */
@@ -111,12 +110,14 @@ typedef struct lksi_device_memory {
     size_t ahead_nbytes;
     /* Returns when `to` is complete. All earlier work is then done, too. */
     lks_status (*copy_out)(const lks_device *device, void *to, const void *from, size_t nbytes);
-    /* copy_out in two parts. `post` queues a copy of the current contents. `take` waits for this copy, but not for
-     * later work. One copy at a time, of at most LKSI_POST_NBYTES. `posted` is a stream whose work is done when the
-     * copy is complete. */
-    lks_status (*post)(const lks_device *device, const void *from, size_t nbytes);
+    /* copy_out in two parts. `post` queues a copy of the current contents to a landing, which is memory of the host.
+     * wait_posted waits for all posted copies, but not for later work. `posted` is a stream whose work is done when
+     * these copies are complete. */
+    lks_status (*alloc_landing)(const lks_device *device, size_t nbytes, void **landing);
+    void (*free_landing)(const lks_device *device, void *landing); /* accepts NULL */
+    lks_status (*post)(const lks_device *device, void *landing, const void *from, size_t nbytes);
     void *(*posted)(const lks_device *device);
-    lks_status (*take)(const lks_device *device, void *to, size_t nbytes);
+    lks_status (*wait_posted)(const lks_device *device);
     lks_status (*copy)(const lks_device *device, void *to, const void *from, size_t nbytes);
     lks_status (*zero)(const lks_device *device, void *memory, size_t nbytes);
     lks_status (*wait)(const lks_device *device); /* until all work is done */
@@ -145,8 +146,8 @@ typedef struct lksi_device_memory {
     void (*free_recording)(const lks_device *device, void *recording); /* accepts NULL */
     /* sum[i] = earlier[i] + later[i], f32; `sum` may be either */
     lks_status (*add)(const lks_device *device, float *sum, const float *earlier, const float *later, size_t count);
-    /* figures = given, with loss * n_samples, hits and the kernels' faults. `loss` and `hits` are f32 scalars. `hits`
-     * NULL: 0. `loss` NULL: both as in `given`. */
+    /* figures = given, with loss * n_samples, hits and the kernels' fault, which is then no longer one of later work.
+     * `loss` and `hits` are f32 scalars. `hits` NULL: 0. `loss` NULL: both as in `given`. */
     lks_status (*figures)(const lks_device *device, lksi_figures *figures, const lksi_figures *given, const float *loss,
                           const float *hits);
     lks_status (*conclude)(const lks_device *device, const lksi_flat_step *step);

@@ -42,7 +42,7 @@ struct lksi_flat {
     /* in host memory: */
     running_range *ranges;
     size_t n_ranges;
-    void *landing; /* receives the result and all figures */
+    lksi_flat_result *landing; /* receives the result, followed by all figures */
 };
 
 static int size_of(const lks_distributed_optimizer *optimizer) { return lks_group_size(optimizer->group); }
@@ -90,15 +90,16 @@ static lks_status create_ranges(lks_distributed_optimizer *optimizer) {
 static lks_status create_memory(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
     size_t n_blocks = lksi_norm_block_count(optimizer);
-    void *result;
+    void *result, *landing;
     LKS_TRY(lksi_device_alloc(flat->device, sizeof *flat->numbers, (void **)&flat->numbers));
     LKS_TRY(lksi_device_alloc(flat->device, result_nbytes(optimizer), &result));
     flat->result = result;
     flat->figures = (lksi_figures *)(flat->result + 1);
     if (optimizer->rule.clip_norm > 0)
         LKS_TRY(lksi_device_alloc(flat->device, n_blocks * sizeof *flat->squares, (void **)&flat->squares));
-    flat->landing = lksi_alloc(result_nbytes(optimizer));
-    return flat->landing != NULL ? create_ranges(optimizer) : LKS_ERR_MEMORY;
+    LKS_TRY(flat->device->ops->memory->alloc_landing(flat->device, result_nbytes(optimizer), &landing));
+    flat->landing = landing;
+    return create_ranges(optimizer);
 }
 
 /* Reserves scratch memory for the largest bucket, because nothing can be allocated while a step is recorded. */
@@ -143,7 +144,7 @@ void lksi_flat_destroy(lks_distributed_optimizer *optimizer) {
     lksi_device_free(flat->device, flat->running);
     lksi_device_free(flat->device, flat->squares);
     lksi_free(flat->ranges);
-    lksi_free(flat->landing);
+    flat->device->ops->memory->free_landing(flat->device, flat->landing);
     lksi_free(flat);
 }
 
@@ -329,7 +330,9 @@ static lks_status refuse(const lks_distributed_optimizer *optimizer, const lksi_
                 "differ; nothing was updated",
                 step, result->sums.n_samples, rank, figures[rank].n_expected);
     if (!(result->sums.n_samples > 0)) return lksi_refuse_no_samples();
-    return lksi_refuse_norm(step, result->grad_norm);
+    if (!isfinite(result->grad_norm)) return lksi_refuse_norm(step, result->grad_norm);
+    return lksi_error(LKS_ERR_STATE,
+                      "step %lld was on the GPU already when one before it was refused; nothing was updated", step);
 }
 
 static lks_status compare_ranks(const lks_distributed_optimizer *optimizer, const lksi_figures *figures) {
@@ -342,9 +345,11 @@ static lks_status compare_ranks(const lks_distributed_optimizer *optimizer, cons
     return LKS_OK;
 }
 
-/* Reports the fault of another rank's device. The device reports this rank's own. */
-static lks_status compare_faults(const lks_distributed_optimizer *optimizer, const lksi_figures *figures) {
+/* This rank's own fault comes first. `figures` are those of all ranks. */
+static lks_status report_faults(const lks_distributed_optimizer *optimizer, const lksi_figures *own,
+                                const lksi_figures *figures) {
     char whose[32];
+    if (own->fault.kind != LKSI_NO_FAULT) return lksi_fault_error(LKS_ERR_ARGUMENT, "", &own->fault);
     for (int rank = 0; rank < size_of(optimizer); rank++) {
         if (figures[rank].fault.kind == LKSI_NO_FAULT) continue;
         snprintf(whose, sizeof whose, "rank %d: ", rank);
@@ -353,11 +358,11 @@ static lks_status compare_faults(const lks_distributed_optimizer *optimizer, con
     return LKS_OK;
 }
 
-static lks_status take_result(const lks_distributed_optimizer *optimizer) {
-    const lksi_flat *flat = optimizer->flat;
+/* Waits for all steps that were posted on the device, also those of other optimizers. */
+static lks_status wait_posted(const lksi_flat *flat) {
     const lksi_device_memory *memory = flat->device->ops->memory;
     if (flat->gpus != NULL) LKS_TRY(lks_gpu_wait(flat->gpus, memory->posted(flat->device)));
-    return memory->take(flat->device, flat->landing, result_nbytes(optimizer));
+    return memory->wait_posted(flat->device);
 }
 
 lks_status lksi_flat_post(lks_distributed_optimizer *optimizer) {
@@ -366,24 +371,24 @@ lks_status lksi_flat_post(lks_distributed_optimizer *optimizer) {
     optimizer->n_expected = -1;
     flat->is_under_way = true; /* needed if it was sent before lksi_flat_finish of the last step */
     flat->posted_step = ++optimizer->step;
-    return flat->device->ops->memory->post(flat->device, flat->result, result_nbytes(optimizer));
+    LKS_TRY(wait_posted(flat)); /* then copies to the device, which have no deadline, wait for this step at most */
+    return flat->device->ops->memory->post(flat->device, flat->landing, flat->result, result_nbytes(optimizer));
 }
 
 lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
-    lksi_flat_result *result = optimizer->flat->landing;
-    const lksi_figures *figures = all_figures(optimizer, (const lksi_figures *)(result + 1));
-    result->is_refused = 0; /* in case no result arrives */
-    lks_status status = take_result(optimizer);
-    if (status == LKS_OK || result->is_refused) optimizer->flat->is_under_way = false;
+    lksi_flat *flat = optimizer->flat;
+    const lksi_flat_result *result = flat->landing;
+    const lksi_figures *own = (const lksi_figures *)(result + 1), *figures = all_figures(optimizer, own);
+    lks_status status = wait_posted(flat);
+    if (status != LKS_OK) return lksi_flat_fail(optimizer, status);
+    flat->is_under_way = false;
     if (result->is_refused) {
         optimizer->step--;
         /* The flag also refuses steps that are already queued behind this one. Clear it for the next step. */
-        lks_status zeroed =
-            lksi_device_zero(optimizer->flat->device, optimizer->flat->result, sizeof *optimizer->flat->result);
-        if (status == LKS_OK) status = zeroed;
+        status = lksi_device_zero(flat->device, flat->result, sizeof *flat->result);
     }
+    if (status == LKS_OK) status = report_faults(optimizer, own, figures);
     if (status == LKS_OK) status = compare_ranks(optimizer, figures);
-    if (status == LKS_OK) status = compare_faults(optimizer, figures);
     if (status != LKS_OK) return lksi_flat_fail(optimizer, status);
     if (result->is_refused) return refuse(optimizer, result, figures);
     *all = (lks_step_sums){.n_samples = result->sums.n_samples,

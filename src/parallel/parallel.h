@@ -82,7 +82,8 @@ lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_s
 lks_status lksi_flat_count(lks_distributed_optimizer *optimizer, const void *loss, const void *hits);
 /* Sums gradients and figures over all ranks and updates the parameters. */
 lks_status lksi_flat_put(lks_distributed_optimizer *optimizer);
-/* Declares the work that was put or replayed to be a step. At most one posted step may be unfinished. */
+/* Declares the work that was put or replayed to be a step. At most one posted step of an optimizer may be unfinished.
+ * Waits for those of other optimizers of the device. */
 lks_status lksi_flat_post(lks_distributed_optimizer *optimizer);
 /* Waits for the posted step only and returns its sums. A step that did not update is not counted. Errors: those of
  * lks_distributed_optimizer_step. LKS_ERR_NUMERIC on all ranks: a loss is not finite. */

@@ -61,6 +61,64 @@ static void a_step_behind_a_refused_one_changes_nothing(void **state) {
     unsetenv("LOCKSTEP_GPU_GRAPHS");
 }
 
+/* --- two trainers of one device --- */
+
+static double take_turn(const small_training *t, small_part part, lks_status expected) {
+    lks_metrics metrics = {0};
+    assert_int_equal(take_part(t, part, &metrics), expected);
+    return metrics.loss * (double)metrics.n_samples;
+}
+
+/* The second trainer takes a bad step between good ones. If it runs ahead, it hears of it in its next step and takes
+ * that again. */
+static void take_bad_step(const small_training pair[2], int runs_ahead, lks_status bad_step, double losses[2]) {
+    const bool is_label = bad_step == LKS_ERR_ARGUMENT;
+    const small_part good = even_part(&pair[1], 5, 1), bad = even_part(&pair[1], is_label ? 5 : NAN, is_label ? 99 : 1);
+    losses[1] += take_turn(&pair[1], bad, runs_ahead ? LKS_OK : bad_step);
+    losses[0] += take_turn(&pair[0], even_part(&pair[0], 1, 0), LKS_OK);
+    if (runs_ahead) take_turn(&pair[1], good, bad_step);
+    assert_non_null(
+        strstr(lks_error_text(), is_label ? "label 99 of sample 0" : "the loss of rank 0 in step 3 is nan"));
+}
+
+typedef struct pair_result {
+    double losses[2];
+    char sha256[2][65];
+} pair_result;
+
+static void train_pair(int runs_ahead, lks_status bad_step, pair_result *result) {
+    small_training pair[2];
+    lks_metrics metrics;
+    *result = (pair_result){0};
+    assert_ok(begin_training_of(&pair[0], runs_ahead));
+    pair[1] = pair[0];
+    assert_ok(add_trainer(&pair[1], &(lks_trainer_options){.runs_ahead = runs_ahead}));
+    for (int i = 0; i < N_STEPS; i++) {
+        result->losses[0] += take_turn(&pair[0], even_part(&pair[0], 1, 0), LKS_OK);
+        if (i == 2 && bad_step != LKS_OK) take_bad_step(pair, runs_ahead, bad_step, result->losses);
+        result->losses[1] += take_turn(&pair[1], even_part(&pair[1], 5, 1), LKS_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_ok(lks_trainer_catch_up(pair[i].trainer, &metrics));
+        result->losses[i] += runs_ahead ? metrics.loss * (double)metrics.n_samples : 0;
+        assert_ok(lks_store_sha256(lks_trainer_store(pair[i].trainer), result->sha256[i]));
+    }
+    end_trainer(&pair[1]);
+    end_training(&pair[0]);
+}
+
+static void two_trainers_have_results_and_errors_of_their_own(void **state) {
+    (void)state;
+    const lks_status bad_steps[] = {LKS_OK, LKS_ERR_NUMERIC, LKS_ERR_ARGUMENT};
+    for (int i = 0; i < 3; i++) {
+        pair_result plain, ahead;
+        train_pair(0, bad_steps[i], &plain);
+        train_pair(1, bad_steps[i], &ahead);
+        assert_memory_equal(&plain, &ahead, sizeof plain);
+        assert_true(plain.losses[0] > 0 && plain.losses[1] > 0);
+    }
+}
+
 static void what_cannot_be_recorded_says_how_to_go_on(void **state) {
     (void)state;
     small_training t;
@@ -104,6 +162,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_to_agree), /* first: CUDA takes no fork() later */
                                        cmocka_unit_test(unrecorded_steps_have_the_same_bits),
                                        cmocka_unit_test(a_step_behind_a_refused_one_changes_nothing),
+                                       cmocka_unit_test(two_trainers_have_results_and_errors_of_their_own),
                                        cmocka_unit_test(what_cannot_be_recorded_says_how_to_go_on),
                                        cmocka_unit_test(other_values_are_refused)};
     return run_cuda_tests("cuda graphs", tests);

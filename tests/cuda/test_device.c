@@ -126,6 +126,27 @@ static void an_input_may_come_between_forward_and_backward(void **state) {
     destroy_product(&p);
 }
 
+/* A landing is not touched by other posts. What is queued later is not waited for. */
+static void what_is_posted_lands_where_it_was_meant_to(void **state) {
+    (void)state;
+    lks_device *device = create_cuda();
+    const lksi_device_memory *memory = device->ops->memory;
+    void *there, *landings[2];
+    assert_ok(lksi_device_alloc(device, 2, &there));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(memory->alloc_landing(device, 2, &landings[i]));
+        assert_ok(lksi_device_copy_in(device, there, i == 0 ? "ab" : "cd", 2));
+        assert_ok(memory->post(device, landings[i], there, 2));
+    }
+    assert_ok(lksi_device_zero(device, there, 2));
+    assert_ok(memory->wait_posted(device));
+    assert_memory_equal(landings[0], "ab", 2);
+    assert_memory_equal(landings[1], "cd", 2);
+    for (int i = 0; i < 2; i++) memory->free_landing(device, landings[i]);
+    lksi_device_free(device, there);
+    lks_device_destroy(device);
+}
+
 /* After the recording was given up, calls that it forbade to its thread work again. The text of the error is kept. */
 static void a_recording_can_be_given_up(void **state) {
     (void)state;
@@ -175,6 +196,7 @@ static void what_a_machine_lacks_is_said(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_a_machine_lacks_is_said),
                                        cmocka_unit_test(bytes_go_there_and_back),
+                                       cmocka_unit_test(what_is_posted_lands_where_it_was_meant_to),
                                        cmocka_unit_test(a_recording_can_be_given_up),
                                        cmocka_unit_test(relu_is_run_by_the_host),
                                        cmocka_unit_test(an_input_that_is_taken_back_is_missed),
