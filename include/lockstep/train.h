@@ -68,8 +68,10 @@ typedef struct lks_trainer_options {
  * call. Every library function that uses the store waits for the update first.
  * CPU:        Until lks_trainer_catch_up, the caller's own collectives in `group` and steps of another trainer in it
  *             return LKS_ERR_STATE.
- * GPU:        Metrics and all errors of the step are returned by a later call of its trainer. Collectives in `group`
- *             and steps of other trainers are allowed. */
+ * GPU:        Metrics and all errors of the step are returned by a later call of its trainer. If that is
+ *             lks_trainer_step and it returns such an error, it has not trained on its own batch, although states may
+ *             have advanced with it. Pass the batch again to train on it. Collectives in `group` and steps of other
+ *             trainers are allowed. */
 
 /* Metrics: means over the counted labels of all ranks. Labels that the loss ignores (lks_cross_entropy_with) are not
  * counted.
@@ -127,13 +129,14 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  *             batch, except after LKS_ERR_MISMATCH (lks_trainer_reset_states makes them 0).
  *             LKS_ERR_NUMERIC: with check_gradients, a gradient is not finite. The text names step, rank and parameter.
  *             It is checked before the loss.
- *             LKS_ERR_NUMERIC: the optimizer clips and the gradient norm is not finite.
+ *             LKS_ERR_NUMERIC: the optimizer clips and the gradient norm is not finite. Or, on a GPU, the loss of a
+ *             rank is not finite. The text names step and rank.
  *             LKS_ERR_ARGUMENT: n_labels is 0 on all ranks. Either the loss ignores all labels, or the batch was made
  *             without n_labels.
  *             LKS_ERR_MISMATCH, before the step begins: with check_every, the replicas differ. In the first step, the
  *             ranks' global_count, global_n_labels, data or order of samples differ. The text shows a table.
- * Fatal:      LKS_ERR_NUMERIC: the loss of this rank is not finite. The text names step and rank. The other ranks get
- *             LKS_ERR_PEER.
+ * Fatal:      LKS_ERR_NUMERIC: on a CPU, the loss of this rank is not finite. The text names step and rank. The other
+ *             ranks get LKS_ERR_PEER.
  *             LKS_ERR_MISMATCH: before anything is updated, the ranks disagree. The sum of their n_labels is not
  *             global_n_labels, their loaders are at different batches, or their learning rates differ. Also if the
  *             batch belongs to another rank or is not cut into the trainer's grains, or if n_labels is not the number

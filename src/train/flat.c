@@ -30,19 +30,6 @@ void lksi_flat_forget(lks_trainer *trainer) {
     }
 }
 
-/* Each rank decides alone, because ranks may have different numbers of samples. */
-static bool can_be_sent_ahead(const lks_trainer *trainer, const lks_batch *batch) {
-    size_t sample_nbytes = lksi_row_nbytes(trainer->options.features) + lksi_row_nbytes(trainer->options.labels);
-    return (size_t)batch->count <= device_of(trainer)->ops->memory->ahead_nbytes / sample_nbytes;
-}
-
-/* Finishes the step in progress before the states move or the batch is too large to be sent ahead. Here an error of
- * that step is no reason to fail the group. */
-static lks_status make_ready(lks_trainer *trainer, const lks_batch *batch) {
-    return lksi_states_must_move(trainer, batch) || !can_be_sent_ahead(trainer, batch) ? lksi_flat_catch_up(trainer)
-                                                                                       : LKS_OK;
-}
-
 static lks_status send(lks_trainer *trainer, const lks_batch *batch, lks_program *program) {
     const lks_step_sums mine = {
         .n_samples = (double)batch->n_labels, .stop = trainer->stop, .buffer_weight = (double)batch->count};
@@ -68,6 +55,20 @@ static bool is_alike(const lks_trainer *trainer, const lks_batch *batch) {
     int64_t n_lacking = batch->global_count * row - batch->global_n_labels;
     bool is_even = batch->count * size == batch->global_count && batch->global_offset == rank * batch->count;
     return is_even && n_lacking < batch->count * row;
+}
+
+static bool can_be_sent_ahead(const lks_trainer *trainer, const lks_batch *batch) {
+    size_t sample_nbytes = lksi_row_nbytes(trainer->options.features) + lksi_row_nbytes(trainer->options.labels);
+    return (size_t)batch->count <= device_of(trainer)->ops->memory->ahead_nbytes / sample_nbytes;
+}
+
+/* Whether a step on `batch` may be put behind one in progress. Before the first step of a program, libraries may wait
+ * for the GPU without a deadline. The decision must be the same on all ranks: if the step in progress is refused,
+ * either all of them have put this one behind it, or none. */
+static bool can_follow(const lks_trainer *trainer, const lks_batch *batch) {
+    const lksi_compiled *compiled = lksi_trainer_find(trainer, batch->count, true);
+    return is_alike(trainer, batch) && compiled != NULL && compiled->n_steps > 0 && can_be_sent_ahead(trainer, batch) &&
+           !lksi_states_must_move(trainer, batch);
 }
 
 static bool is_recordable(const lks_trainer *trainer, const lks_batch *batch, const lksi_compiled *compiled) {
@@ -105,7 +106,7 @@ static lks_status step(lks_trainer *trainer, const lks_batch *batch) {
     LKS_TRY(lksi_pieces_check(trainer, batch));
     LKS_TRY(lksi_states_seat(trainer, batch));
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
-    lksi_compiled *compiled = lksi_trainer_compiled(trainer, program);
+    lksi_compiled *compiled = lksi_trainer_find(trainer, batch->count, true);
     lks_distributed_optimizer_no_sync(trainer->optimizer, 0);
     lksi_expect_samples(trainer->optimizer, batch->global_n_labels,
                         &(lksi_batch_position){batch->source_hash, batch->epoch, batch->step});
@@ -127,9 +128,10 @@ lks_status lksi_flat_catch_up(lks_trainer *trainer) {
     return status;
 }
 
-/* Waits for the previous step only after this one is launched. */
+/* Waits for the previous step only after this one is launched, where that is possible. If the previous one is refused,
+ * so is this one, and its batch is the caller's again. */
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch) {
-    LKS_TRY(make_ready(trainer, batch));
+    if (!can_follow(trainer, batch)) LKS_TRY(lksi_flat_catch_up(trainer));
     lks_status status = step(trainer, batch);
     if (status != LKS_OK) return lksi_flat_fail(trainer->optimizer, status);
     LKS_TRY(lksi_flat_catch_up(trainer));

@@ -158,12 +158,19 @@ lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_fea
                       (long long)n_features, (long long)expected);
 }
 
-lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program) {
+lksi_compiled *lksi_trainer_find(const lks_trainer *trainer, int64_t batch, bool is_training) {
     for (size_t i = 0; i < trainer->n_compiled; i++)
-        if (trainer->compiled[i].batch == batch && trainer->compiled[i].is_training == is_training) {
-            *program = trainer->compiled[i].program;
-            return LKS_OK;
-        }
+        if (trainer->compiled[i].batch == batch && trainer->compiled[i].is_training == is_training)
+            return &trainer->compiled[i];
+    return NULL;
+}
+
+lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program) {
+    const lksi_compiled *found = lksi_trainer_find(trainer, batch, is_training);
+    if (found != NULL) {
+        *program = found->program;
+        return LKS_OK;
+    }
     LKS_TRY(
         lksi_grow((void **)&trainer->compiled, &trainer->capacity, trainer->n_compiled + 1, sizeof *trainer->compiled));
     LKS_TRY(lks_program_create(program, trainer->store,
@@ -181,12 +188,6 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
     return lks_distributed_optimizer_attach(trainer->optimizer, *program);
 }
 
-lksi_compiled *lksi_trainer_compiled(const lks_trainer *trainer, const lks_program *program) {
-    size_t i = 0;
-    while (trainer->compiled[i].program != program) i++;
-    return &trainer->compiled[i];
-}
-
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program) {
     return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
 }
@@ -198,8 +199,9 @@ lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64
     return lksi_states_bind(trainer, &trainer->states, first_row, program);
 }
 
+/* In a GPU's memory, the step checks the losses of all ranks. */
 static lks_status check_loss(const lks_trainer *trainer, double loss) {
-    if (isfinite(loss)) return LKS_OK;
+    if (isfinite(loss) || lksi_store_is_flat(trainer->store)) return LKS_OK;
     return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g", lks_group_rank(trainer->options.group),
                       (long long)trainer->n_steps + 1, loss);
 }

@@ -167,8 +167,8 @@ double lksi_trainer_lr(const lks_trainer *trainer, int64_t step);
 /* Finishes the step in progress, if there is one. */
 lks_status lksi_trainer_catch_up(lks_trainer *trainer);
 
-/* The trainer's record of one of its programs. */
-lksi_compiled *lksi_trainer_compiled(const lks_trainer *trainer, const lks_program *program);
+/* The trainer's record of the program for `batch` samples. NULL: not compiled yet. */
+lksi_compiled *lksi_trainer_find(const lks_trainer *trainer, int64_t batch, bool is_training);
 /* Gets the program for `batch` samples. Compiles it on first use. */
 lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program);
 

@@ -119,6 +119,31 @@ static void two_trainers_have_results_and_errors_of_their_own(void **state) {
     }
 }
 
+/* --- batches of a new size --- */
+
+/* Before a new program first runs, libraries may wait for the GPU, and have no deadline. */
+static void a_step_of_a_new_size_is_begun_after_the_one_before(void **state) {
+    (void)state;
+    small_training t;
+    lks_distributed_memory before, after;
+    const small_part half = {1, 0, SMALL_BATCH / 2, 0, SMALL_BATCH / 2};
+    assert_ok(begin_training_of(&t, 1));
+    assert_ok(take_steps(&t));
+    assert_ok(take_step_of(&t, NAN, 0));
+    lks_trainer_memory(t.trainer, &before);
+    assert_int_equal(take_part(&t, half, NULL), LKS_ERR_NUMERIC);
+    lks_trainer_memory(t.trainer, &after);
+    assert_true(after.activations_nbytes == before.activations_nbytes);
+    assert_ok(take_part(&t, half, NULL));
+    lks_trainer_memory(t.trainer, &after);
+    assert_true(after.activations_nbytes > before.activations_nbytes);
+    assert_ok(take_step_of(&t, NAN, 0));
+    assert_int_equal(take_part(&t, half, NULL), LKS_ERR_NUMERIC);
+    assert_ok(take_part(&t, half, NULL));
+    assert_ok(lks_trainer_catch_up(t.trainer, NULL));
+    end_training(&t);
+}
+
 static void what_cannot_be_recorded_says_how_to_go_on(void **state) {
     (void)state;
     small_training t;
@@ -163,6 +188,7 @@ int main(void) {
                                        cmocka_unit_test(unrecorded_steps_have_the_same_bits),
                                        cmocka_unit_test(a_step_behind_a_refused_one_changes_nothing),
                                        cmocka_unit_test(two_trainers_have_results_and_errors_of_their_own),
+                                       cmocka_unit_test(a_step_of_a_new_size_is_begun_after_the_one_before),
                                        cmocka_unit_test(what_cannot_be_recorded_says_how_to_go_on),
                                        cmocka_unit_test(other_values_are_refused)};
     return run_cuda_tests("cuda graphs", tests);

@@ -1,11 +1,10 @@
 /* labels: slow no-tsan */
 /* Data parallelism on emulated GPUs: over NCCL, with a GPU for each rank, and over the hosts, with a shared GPU. */
-#include "cuda/gpu_ranks.h"
+#include "cuda/small_training.h"
 #include "device/device.h"
 #include "ranks.h"
 
 #include <lockstep/data.h>
-#include <lockstep/train.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -307,6 +306,36 @@ static void grains_have_the_same_bits_on_every_number_of_ranks(void **state) {
     }
 }
 
+/* --- a loss that is not finite --- */
+
+/* Rank 1's loss is NaN. In the next batch rank 1 has no part, so that it takes the step in parts. */
+static int go_on_after_no_number(void *argument) {
+    small_training t;
+    RANK_OK(begin_training_with(&t, argument));
+    const int is_ahead = ((const lks_trainer_options *)argument)->runs_ahead, rank = lks_group_rank(t.world);
+    const small_part rest = {1, 0, rank == 0 ? SMALL_BATCH : 0, rank * SMALL_BATCH, SMALL_BATCH};
+    for (int i = 0; i < 3; i++) RANK_OK(take_step(&t));
+    lks_status status = take_step_of(&t, rank == 1 ? NAN : 1, 0);
+    RANK_CHECK(status == (is_ahead ? LKS_OK : LKS_ERR_NUMERIC));
+    if (is_ahead) RANK_CHECK(take_part(&t, rest, NULL) == LKS_ERR_NUMERIC);
+    RANK_CHECK(strstr(lks_error_text(), "the loss of rank 1 in step 4 is nan; nothing was updated") != NULL);
+    RANK_OK(take_part(&t, rest, NULL));
+    for (int i = 0; i < 3; i++) RANK_OK(take_step(&t));
+    RANK_OK(lks_trainer_catch_up(t.trainer, NULL));
+    RANK_OK(lks_check_replicas(t.world, lks_trainer_store(t.trainer)));
+    RANK_OK(lks_barrier(t.world, NULL));
+    end_training(&t);
+    return 0;
+}
+
+static void a_loss_that_is_no_number_leaves_the_group_alive(void **state) {
+    (void)state;
+    for (int64_t accumulate = 1; accumulate <= 2; accumulate++)
+        for (int runs_ahead = 0; runs_ahead <= (accumulate == 1); runs_ahead++)
+            run_ranks(2, go_on_after_no_number,
+                      &((lks_trainer_options){.accumulate = accumulate, .runs_ahead = runs_ahead}));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_the_losses_of_one),
                                        cmocka_unit_test(uneven_steps_are_replayed_by_no_rank),
@@ -315,6 +344,7 @@ int main(void) {
                                        cmocka_unit_test(buckets_change_no_bit),
                                        cmocka_unit_test(branches_change_no_bit),
                                        cmocka_unit_test(ranks_with_other_devices_are_told_so),
+                                       cmocka_unit_test(a_loss_that_is_no_number_leaves_the_group_alive),
                                        cmocka_unit_test(a_step_under_way_is_waited_for_at_the_end),
                                        cmocka_unit_test(grains_have_the_same_bits_on_every_number_of_ranks)};
     (void)choose_gpu();
