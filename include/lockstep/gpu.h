@@ -10,11 +10,14 @@
  * Collective: Every rank makes the same collective calls in the same order, on any stream of its own.
  *             lks_gpu_fingerprint verifies this. If a rank uses several streams, each operation waits for the one
  *             before on the other stream. A group may have one rank.
- * Waits:      Operations have no deadline of their own. lks_gpu_wait has one, and names a lost rank as in comm.h.
+ * Waits:      Operations on a stream have no deadline of their own. lks_gpu_wait has one, and names a lost rank as in
+ *             comm.h. The first operation of a kind opens connections: its call waits, in the same way, until all ranks
+ *             have made theirs. So does the first message from one rank to another, for that rank.
  * Threads:    One thread at a time may use a GPU group. It need not be the thread of the underlying group, except when
- *             the GPU group is created or destroyed.
- * Graphs:     NCCL calls CUDA on its own threads, so a stream must be captured in mode thread-local or relaxed. The
- *             first operation of a kind opens connections, so a program must run a step before it captures one.
+ *             the GPU group is created or destroyed. No call may be made between an
+ *             ncclGroupStart and ncclGroupEnd of the program's own.
+ * Graphs:     NCCL calls CUDA on its own threads, so a stream must be captured in mode thread-local or relaxed. What
+ *             opens connections cannot be captured, so a program must run a step before it captures one.
  *             Operations of one capture wait for each other as outside. A graph, once launched, does not wait for
  *             operations on other streams, nor they for it: the program must make its streams wait.
  * Errors:     of all operations: LKS_ERR_ARGUMENT. Nothing was done.
@@ -58,8 +61,10 @@ LKS_API lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, 
 
 /* Destroys a GPU group. Accepts NULL.
  *
- * Call it after lks_gpu_wait has returned for all streams, and after the graphs with its operations are destroyed. It
- * waits up to ten seconds for the other ranks to do the same. */
+ * Call it after lks_gpu_wait has returned for all streams, and after the graphs with its operations are destroyed.
+ * Ranks need not destroy several groups in the same order. With NCCL, it waits for the other ranks of the host to do the
+ * same: at most 13 seconds, and at most 3 if the underlying group is dead. What NCCL has allocated is then freed when
+ * they do, or when the process ends. */
 LKS_API void lks_gpu_group_destroy(lks_gpu_group *gpus);
 
 /* "nccl" or "host". */
@@ -118,16 +123,16 @@ LKS_API lks_status lks_gpu_all_to_all(lks_gpu_group *gpus, const void *in, void 
 /* Send `count` elements to another rank, and receive them.
  *
  * Messages of a pair match in order. Sender and receiver pass the same count and type. Ranks that exchange messages put
- * their sends and receives between lks_gpu_calls_begin and lks_gpu_calls_end. Outside, each operation waits on the
- * stream for its counterpart. */
+ * their sends and receives between lks_gpu_calls_begin and lks_gpu_calls_end. Outside, each operation waits for its
+ * counterpart: the first of a pair and direction in the call, as said above, later ones on the stream. */
 LKS_API lks_status lks_gpu_send(lks_gpu_group *gpus, const void *data, size_t count, lks_type type, int to,
                                 void *stream);
 LKS_API lks_status lks_gpu_recv(lks_gpu_group *gpus, void *data, size_t count, lks_type type, int from, void *stream);
 
 /* Group sends and receives on one stream, like ncclGroupStart and ncclGroupEnd. They all start together at
- * lks_gpu_calls_end.
+ * lks_gpu_calls_end. Unlike there, this concerns this GPU group alone, and calls on any thread.
  *
- * Errors:     LKS_ERR_STATE: any other operation in between. Groups cannot be nested.
+ * Errors:     LKS_ERR_STATE: any other operation of the GPU group in between. Groups of calls cannot be nested.
  *             LKS_ERR_ARGUMENT: a send or receive on another stream than the first. It is not part of the group. */
 LKS_API lks_status lks_gpu_calls_begin(lks_gpu_group *gpus);
 LKS_API lks_status lks_gpu_calls_end(lks_gpu_group *gpus);

@@ -88,6 +88,30 @@ static void who_forgets_a_call_is_named(void **state) {
     run_gpu_ranks(3, forget_a_call, NULL);
 }
 
+/* The first message of a pair connects the two, for which NCCL waits in the call. */
+static int forget_to_receive(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 300));
+    void *data = to_gpu(&r, "12345678", 8);
+    if (rank == 0) {
+        MUST(lks_gpu_send(r.gpus, data, 2, LKS_F32, 1, r.stream) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 1 (host ");
+        MUST_SAY("gpu_send");
+    } else {
+        lksi_sleep_ns(INT64_C(1000000000));
+        MUST(lks_gpu_wait(r.gpus, r.stream) != LKS_OK);
+    }
+    rig_close(&r);
+    return 0;
+}
+
+static void who_forgets_to_receive_is_named_by_the_first_send(void **state) {
+    (void)state;
+    need_emulated_gpu();
+    run_gpu_ranks(2, forget_to_receive, NULL);
+}
+
 static int leave_early(int rank, int size, void *argument) {
     (void)size, (void)argument;
     rig r;
@@ -192,6 +216,48 @@ static void a_group_whose_graphs_live_ends_all_the_same(void **state) {
     (void)state;
     need_emulated_gpu();
     run_threads(2, keep_a_graph, NULL);
+}
+
+/* --- ranks that do not end their group together --- */
+
+static int end_in_another_order(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    lks_gpu_group *other;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    MUST_OK(lks_gpu_group_create(&other, r.world, &(lks_gpu_group_options){.gpu_index = rank}));
+    if (rank == 1) lks_gpu_group_destroy(other);
+    lks_gpu_group_destroy(r.gpus);
+    if (rank == 0) lks_gpu_group_destroy(other);
+    r.gpus = NULL;
+    rig_close(&r);
+    return 0;
+}
+
+/* Rank 0 ends its GPU group only after rank 1, which ends before the ten seconds because the group is aborted. */
+static int end_before_the_other(int rank, int size, void *argument) {
+    (void)size;
+    atomic_int *n_out = argument;
+    rig r;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    if (rank == 0) lks_group_abort(r.world, "no more");
+    for (int i = 0; rank == 0 && i < 20000 && atomic_load(n_out) == 0; i++) lksi_sleep_ns(1000000);
+    MUST(rank == 1 || atomic_load(n_out) == 1);
+    lks_gpu_group_destroy(r.gpus);
+    atomic_fetch_add(n_out, 1);
+    r.gpus = NULL;
+    rig_close(&r);
+    return 0;
+}
+
+/* NCCL waits for the other ranks of the host without a deadline. The threads that it is left to are those of threads
+ * here, too: see above. */
+static void a_group_ends_though_the_others_do_not(void **state) {
+    (void)state;
+    need_emulated_gpu();
+    atomic_int n_out = 0;
+    run_threads(2, end_before_the_other, &n_out);
+    run_threads(2, end_in_another_order, NULL);
 }
 
 /* --- counts that differ --- */
@@ -361,9 +427,11 @@ int main(void) {
                                        cmocka_unit_test(a_gpu_that_is_lost_between_calls_is_told_to_all),
                                        cmocka_unit_test(nccls_own_error_is_told_to_all),
                                        cmocka_unit_test(who_forgets_a_call_is_named),
+                                       cmocka_unit_test(who_forgets_to_receive_is_named_by_the_first_send),
                                        cmocka_unit_test(who_leaves_early_is_named),
                                        cmocka_unit_test(who_has_done_its_part_may_leave),
                                        cmocka_unit_test(a_group_whose_graphs_live_ends_all_the_same),
+                                       cmocka_unit_test(a_group_ends_though_the_others_do_not),
                                        cmocka_unit_test(a_rank_that_gives_up_is_heard_by_those_that_wait_for_gpus)};
     return run_gpu_group_tests("gpu_faults", tests);
 }

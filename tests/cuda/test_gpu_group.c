@@ -269,6 +269,55 @@ static int circle(int rank, int size, void *argument) {
     return 0;
 }
 
+static lks_gpu_group_options like(const rig *r) {
+    return (lks_gpu_group_options){.gpu_index = r->gpus->gpu_index,
+                                   .backend = *lks_gpu_group_backend(r->gpus) == 'n' ? LKS_GPU_NCCL : LKS_GPU_HOST};
+}
+
+static lks_status pass(rig *r, lks_gpu_group *gpus, const float *mine, float *theirs, int to, int from) {
+    LKS_TRY(lks_gpu_send(gpus, mine, 1, LKS_F32, to, r->stream));
+    return lks_gpu_recv(gpus, theirs, 1, LKS_F32, from, r->stream);
+}
+
+static void begin_calls(void *gpus) {
+    if (lks_gpu_calls_begin(gpus) != LKS_OK) abort();
+}
+
+/* In between, and on another thread, the calls of other groups run as ever. NCCL's groups of calls are per thread. */
+static int calls_of_several_groups(int rank, int size, void *argument) {
+    rig r;
+    lks_gpu_group *other, *third;
+    lksi_thread *thread;
+    float x[3] = {(float)rank + 1, 0, 0}, sum = (float)rank + 1, got[3];
+    int right = (rank + 1) % size, left = (rank + size - 1) % size;
+    MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
+    lks_gpu_group_options options = like(&r);
+    float *there = to_gpu(&r, x, sizeof x), *there_sum = to_gpu(&r, &sum, sizeof sum);
+    MUST_OK(lks_gpu_group_create(&other, r.world, &options));
+    MUST_OK(lksi_thread_create(&thread, begin_calls, r.gpus, "begin"));
+    lksi_thread_join(thread);
+    MUST_OK(pass(&r, r.gpus, there, there + 1, right, left));
+    MUST_OK(lks_gpu_all_reduce(other, there_sum, there_sum, 1, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, r.stream));
+    MUST_OK(lks_gpu_group_create(&third, r.world, &options));
+    MUST_OK(lks_gpu_calls_begin(other));
+    MUST_OK(pass(&r, other, there, there + 2, left, right));
+    MUST_OK(lks_gpu_calls_end(r.gpus));
+    MUST_OK(lks_gpu_calls_end(other));
+    MUST_OK(from_gpu(&r, got, there, sizeof got));
+    MUST_OK(from_gpu(&r, &sum, there_sum, sizeof sum));
+    MUST(got[1] == (float)left + 1 && got[2] == (float)right + 1 && sum == (float)(size * (size + 1) / 2));
+    lks_gpu_group_destroy(third);
+    lks_gpu_group_destroy(other);
+    rig_close(&r);
+    return 0;
+}
+
+static void calls_between_begin_and_end_are_those_of_one_group(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        for (int size = 2; size <= 3; size++) run_gpu_ranks(size, calls_of_several_groups, &backend);
+}
+
 /* A thread's later calls must not become part of a batch of calls that was never ended. */
 static int circle_after_open_calls(int rank, int size, void *argument) {
     rig r;
@@ -613,6 +662,7 @@ int main(void) {
         cmocka_unit_test(operators_do_as_the_hosts_do),
         cmocka_unit_test(min_keeps_nan_and_the_sign_of_zero),
         cmocka_unit_test(messages_go_round),
+        cmocka_unit_test(calls_between_begin_and_end_are_those_of_one_group),
         cmocka_unit_test(an_operation_waits_for_the_one_before_on_another_stream),
         cmocka_unit_test(a_capture_may_have_several_streams),
         cmocka_unit_test(groups_are_made_after_calls_that_were_never_ended),

@@ -158,20 +158,6 @@ lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lk
 
 enum { SLICE_NS = 100 * 1000 };
 
-static void close_communicator(lks_gpu_group *gpus) {
-    int64_t deadline_ns = lksi_now_ns() + lksi_gpu_farewell_ns;
-    lksi_nccl_state state = gpus->module->finalize(gpus->communicator);
-    while (state == LKSI_NCCL_PENDING && lksi_now_ns() < deadline_ns &&
-           !lksi_control_is_aborted(gpus->group->control)) {
-        lksi_sleep_ns(SLICE_NS);
-        state = gpus->module->state(gpus->communicator);
-    }
-    if (state == LKSI_NCCL_DONE)
-        gpus->module->destroy(gpus->communicator);
-    else
-        lksi_gpu_abort_begin(gpus);
-}
-
 /* Waits for the copies that may still be in progress after an error. Returns false if they do not end. */
 static bool is_room_quiet(const lks_gpu_group *gpus) {
     int64_t deadline_ns = lksi_now_ns() + lksi_gpu_patience_ns;
@@ -198,11 +184,9 @@ static void free_memory(lks_gpu_group *gpus) {
 
 void lks_gpu_group_destroy(lks_gpu_group *gpus) {
     if (gpus == NULL) return;
-    lksi_gpu_drop_calls(gpus);
-    if (gpus->communicator != NULL) close_communicator(gpus);
-    lksi_gpu_abort_end(gpus);
+    lks_group_destroy(gpus->group); /* first: others that wait for a call of this rank get their error now */
+    lksi_gpu_close(gpus);
     if (gpus->module != NULL) free_memory(gpus);
-    lks_group_destroy(gpus->group);
     lksi_free(gpus->messages);
     lksi_free(gpus);
 }

@@ -6,7 +6,7 @@
 #include "comm/nccl/module.h"
 #include "comm/nccl/nccl.h"
 
-/* A send or receive. The host backend queues them until lks_gpu_calls_end. */
+/* A send or receive. */
 typedef struct lksi_gpu_message {
     bool is_send;
     void *data;
@@ -17,13 +17,13 @@ typedef struct lksi_gpu_message {
 } lksi_gpu_message;
 
 enum { LKSI_GPU_MOST_SCRATCHES = 48 };
-/* How long the end of a GPU group waits for the abort of its communicator, which ends NCCL's threads and frees its
+/* How long the end of a GPU group waits for its communicator to be closed, which ends NCCL's threads and frees its
  * memory on a GPU that others may use too. */
 static const int64_t lksi_gpu_patience_ns = INT64_C(3) * 1000 * 1000 * 1000;
-/* How long the end of a live group waits for the other ranks: a rank may still be writing its files. */
+/* How long the end of a live group waits for the other ranks before that: a rank may still be writing its files. */
 static const int64_t lksi_gpu_farewell_ns = INT64_C(10) * 1000 * 1000 * 1000;
 
-typedef struct lksi_gpu_abort lksi_gpu_abort;
+typedef struct lksi_gpu_closing lksi_gpu_closing;
 
 struct lks_gpu_group {
     lks_group *parent; /* the group that was given to lks_gpu_group_create */
@@ -33,16 +33,19 @@ struct lks_gpu_group {
     int gpu_index;
     bool is_nccl;
     uint64_t fingerprint;
-    bool is_grouped;      /* between calls_begin and calls_end */
-    void *grouped_stream; /* of the calls in between; NULL: none yet */
-    const char *name;     /* of the last operation, for which a wait waits */
+    const char *name; /* of the last operation, for which a wait waits */
+
+    /* Messages that have not been started: all those since calls_begin, or one. */
+    bool is_grouped; /* between calls_begin and calls_end */
+    lksi_gpu_message *messages;
+    size_t n_messages, messages_capacity;
 
     /* Recorded after the last operation: [0] outside of captures, [1] in the capture `captured_in`. */
     void *ends[2];
     uint64_t captured_in;
 
     lksi_nccl_communicator *communicator; /* nccl; NULL after it was aborted */
-    lksi_gpu_abort *abort;                /* in progress or done; NULL: none */
+    lksi_gpu_closing *closing;            /* in progress or done; NULL: none */
     /* The last one is in use. The earlier ones are kept, because captured graphs may refer to them. Each is twice as
      * large as the one before if there was enough memory. */
     void *scratches[LKSI_GPU_MOST_SCRATCHES];
@@ -52,8 +55,6 @@ struct lks_gpu_group {
     unsigned char *room; /* host: pinned memory for copies to and from the GPU */
     size_t room_nbytes;
     void *events[2]; /* recorded after the last copies to or from each half of the room */
-    lksi_gpu_message *messages;
-    size_t n_messages, messages_capacity;
 };
 
 /* An operation: the corresponding call of comm/, and its stream. */
@@ -72,10 +73,10 @@ lks_status lksi_nccl_load(const lksi_nccl_module **module);
 /* Returns LKS_ERR_SYSTEM with the module's text if `state` is FAILED. */
 lks_status lksi_gpu_check(const lks_gpu_group *gpus, lksi_nccl_state state);
 #define LKSI_GPU_TRY(gpus, state) LKS_TRY(lksi_gpu_check(gpus, state))
-/* lksi_gpu_abort_begin starts to abort the communicator, if there is one (abort.c). lksi_gpu_abort_end waits until that
- * is done, at most lksi_gpu_patience_ns. */
-void lksi_gpu_abort_begin(lks_gpu_group *gpus);
-void lksi_gpu_abort_end(lks_gpu_group *gpus);
+/* Starts to abort the communicator, if there is one (close.c). */
+void lksi_gpu_abort(lks_gpu_group *gpus);
+/* Destroys the communicator, if it was not aborted, and waits for the end of either for a while. */
+void lksi_gpu_close(lks_gpu_group *gpus);
 /* Refuses a dead group. Starts the clock of an operation, or of a wait for it. */
 lks_status lksi_gpu_begin(lks_gpu_group *gpus, const char *name);
 /* Waits until `poll` returns DONE. It ends with an error at the deadline or if a rank is lost. */
@@ -94,15 +95,8 @@ lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes);
 /* The scratch memory that the largest operation on `nbytes` needs. */
 size_t lksi_gpu_scratch_nbytes(const lks_gpu_group *gpus, size_t nbytes);
 
-/* Sends or receives. Between calls_begin and calls_end the message is only added to those that lksi_gpu_end_*
- * starts. */
-lks_status lksi_gpu_message_nccl(lks_gpu_group *gpus, const lksi_gpu_message *message);
-lks_status lksi_gpu_message_host(lks_gpu_group *gpus, const lksi_gpu_message *message);
-lks_status lksi_gpu_begin_nccl(lks_gpu_group *gpus);
-lks_status lksi_gpu_end_nccl(lks_gpu_group *gpus);
-lks_status lksi_gpu_end_host(lks_gpu_group *gpus);
-/* Cancels calls_begin if it is active. NCCL's group belongs to the thread. It would otherwise include the abort of the
- * communicator and all later NCCL calls of the thread. */
-void lksi_gpu_drop_calls(lks_gpu_group *gpus);
+/* Start all messages of the group, at least one, together. */
+lks_status lksi_gpu_messages_nccl(lks_gpu_group *gpus);
+lks_status lksi_gpu_messages_host(lks_gpu_group *gpus);
 
 #endif

@@ -1,4 +1,5 @@
-/* The interface of the module to the library: CUDA streams and NCCL, without their types. No function blocks.
+/* The interface of the module to the library: CUDA streams and NCCL, without their types. No function waits for other
+ * ranks, except `destroy`.
  *
  *     liblockstep ── dlopen ──> lockstep-nccl.so ──> libnccl.so.2, libcudart.so     the module does not depend on the
  *                                                                                   library: it includes only this
@@ -86,8 +87,9 @@ typedef struct lksi_nccl_module {
     lksi_nccl_state (*create)(const char id[LKSI_NCCL_ID_NBYTES], int rank, int size,
                               lksi_nccl_communicator **communicator);
     lksi_nccl_state (*state)(lksi_nccl_communicator *communicator);
-    /* `finalize` is DONE when no operation is in progress on any rank. Then call `destroy`. `abort` may be called at
-     * any time instead. */
+    /* `finalize` is DONE when no operation is in progress on this rank. Then call `destroy`, which waits until the
+     * other ranks of the host have called it or `abort`. `abort` may be called at any time instead. Both wait until the
+     * graphs with operations of the communicator are destroyed. */
     lksi_nccl_state (*finalize)(lksi_nccl_communicator *communicator);
     void (*destroy)(lksi_nccl_communicator *communicator);
     void (*abort)(lksi_nccl_communicator *communicator);

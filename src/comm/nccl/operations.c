@@ -157,19 +157,32 @@ static lks_status check_message(const lks_gpu_group *gpus, const char *name, con
     if (message->peer < 0 || message->peer >= gpus->group->size || message->peer == gpus->group->rank)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is not another rank in 0..%d", name, message->peer,
                           gpus->group->size - 1);
-    if (gpus->is_grouped && gpus->grouped_stream != NULL && gpus->grouped_stream != message->stream)
+    if (gpus->n_messages > 0 && gpus->messages[0].stream != message->stream)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: `stream` is not that of the calls since lks_gpu_calls_begin", name);
     return LKS_OK;
+}
+
+static lks_status add_message(lks_gpu_group *gpus, const lksi_gpu_message *message) {
+    LKS_TRY(
+        lksi_grow((void **)&gpus->messages, &gpus->messages_capacity, gpus->n_messages + 1, sizeof *gpus->messages));
+    gpus->messages[gpus->n_messages++] = *message;
+    return LKS_OK;
+}
+
+static lks_status start_messages(lks_gpu_group *gpus) {
+    if (gpus->n_messages == 0) return LKS_OK;
+    void *stream = gpus->messages[0].stream;
+    lks_status status = follow_last(gpus, stream);
+    if (status == LKS_OK) status = gpus->is_nccl ? lksi_gpu_messages_nccl(gpus) : lksi_gpu_messages_host(gpus);
+    gpus->n_messages = 0;
+    return status == LKS_OK ? mark_last(gpus, stream) : status;
 }
 
 static lks_status run_message(lks_gpu_group *gpus, const char *name, const lksi_gpu_message *message) {
     LKS_TRY(check_message(gpus, name, message));
     LKS_TRY(lksi_gpu_begin(gpus, name));
-    lks_status status = follow_last(gpus, message->stream);
-    if (status == LKS_OK)
-        status = gpus->is_nccl ? lksi_gpu_message_nccl(gpus, message) : lksi_gpu_message_host(gpus, message);
-    if (status == LKS_OK && !gpus->is_grouped) status = mark_last(gpus, message->stream);
-    gpus->grouped_stream = message->stream;
+    lks_status status = add_message(gpus, message);
+    if (status == LKS_OK && !gpus->is_grouped) status = start_messages(gpus);
     return finish(gpus, status);
 }
 
@@ -192,10 +205,8 @@ lks_status lks_gpu_calls_begin(lks_gpu_group *gpus) {
     if (gpus == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_calls_begin: `gpus` is NULL");
     if (gpus->is_grouped) return lksi_error(LKS_ERR_STATE, "lks_gpu_calls_begin: has been called already");
     LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
-    lks_status status = gpus->is_nccl ? lksi_gpu_begin_nccl(gpus) : LKS_OK;
-    gpus->is_grouped = status == LKS_OK;
-    gpus->grouped_stream = NULL;
-    return finish(gpus, status);
+    gpus->is_grouped = true;
+    return LKS_OK;
 }
 
 lks_status lks_gpu_calls_end(lks_gpu_group *gpus) {
@@ -203,7 +214,5 @@ lks_status lks_gpu_calls_end(lks_gpu_group *gpus) {
     if (!gpus->is_grouped) return lksi_error(LKS_ERR_STATE, "lks_gpu_calls_end without lks_gpu_calls_begin");
     LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
     gpus->is_grouped = false;
-    lks_status status = gpus->is_nccl ? lksi_gpu_end_nccl(gpus) : lksi_gpu_end_host(gpus);
-    if (status == LKS_OK && gpus->grouped_stream != NULL) status = mark_last(gpus, gpus->grouped_stream);
-    return finish(gpus, status);
+    return finish(gpus, start_messages(gpus));
 }

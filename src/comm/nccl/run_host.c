@@ -125,14 +125,7 @@ lks_status lksi_gpu_run_host(lks_gpu_group *gpus, const lksi_gpu_call *c) {
     return LKS_OK;
 }
 
-/* --- messages: one, or all between calls_begin and calls_end --- */
-
-lks_status lksi_gpu_message_host(lks_gpu_group *gpus, const lksi_gpu_message *message) {
-    LKS_TRY(
-        lksi_grow((void **)&gpus->messages, &gpus->messages_capacity, gpus->n_messages + 1, sizeof *gpus->messages));
-    gpus->messages[gpus->n_messages++] = *message;
-    return gpus->is_grouped ? LKS_OK : lksi_gpu_end_host(gpus);
-}
+/* --- messages --- */
 
 static size_t message_nbytes(const lksi_gpu_message *m) { return m->count * lksi_type_nbytes(m->type); }
 
@@ -200,11 +193,9 @@ static lks_status run_messages(lks_gpu_group *gpus, posted *all) {
     return mark(gpus, 0, stream);
 }
 
-lks_status lksi_gpu_end_host(lks_gpu_group *gpus) {
-    if (gpus->n_messages == 0) return LKS_OK;
+lks_status lksi_gpu_messages_host(lks_gpu_group *gpus) {
     posted *all = lksi_alloc_array(gpus->n_messages, sizeof *all);
     lks_status status = all != NULL ? run_messages(gpus, all) : LKS_ERR_MEMORY;
-    gpus->n_messages = 0;
     lksi_free(all);
     return status;
 }

@@ -21,18 +21,6 @@ enum { ALIGNMENT = 128 /* of slices in bytes, so that GPUs copy whole lines */ }
 
 /* --- sends and receives --- */
 
-lks_status lksi_gpu_begin_nccl(lks_gpu_group *gpus) { return lksi_gpu_check(gpus, gpus->module->begin()); }
-
-lks_status lksi_gpu_end_nccl(lks_gpu_group *gpus) {
-    LKSI_GPU_TRY(gpus, gpus->module->end());
-    return lksi_gpu_settle(gpus);
-}
-
-void lksi_gpu_drop_calls(lks_gpu_group *gpus) {
-    if (gpus->is_nccl && gpus->is_grouped) (void)gpus->module->end();
-    gpus->is_grouped = false;
-}
-
 static lks_status send(lks_gpu_group *gpus, const lksi_gpu_call *c, void *data, size_t count, int to) {
     if (count == 0) return LKS_OK; /* the peer does not receive either */
     return lksi_gpu_check(gpus, gpus->module->send(gpus->communicator, data, count, c->call.type, to, c->stream));
@@ -43,11 +31,27 @@ static lks_status receive(lks_gpu_group *gpus, const lksi_gpu_call *c, void *dat
     return lksi_gpu_check(gpus, gpus->module->receive(gpus->communicator, data, count, c->call.type, from, c->stream));
 }
 
-lks_status lksi_gpu_message_nccl(lks_gpu_group *gpus, const lksi_gpu_message *m) {
-    lksi_gpu_call like = {.call.type = m->type, .stream = m->stream};
-    LKS_TRY(m->is_send ? send(gpus, &like, m->data, m->count, m->peer)
-                       : receive(gpus, &like, m->data, m->count, m->peer));
-    return gpus->is_grouped ? LKS_OK : lksi_gpu_settle(gpus);
+/* NCCL's group of calls belongs to the thread, and takes in its calls on all communicators. So it is ended before
+ * anything else is done, also after an error. */
+static lks_status end_calls(lks_gpu_group *gpus, lks_status status) {
+    lksi_nccl_state state = gpus->module->end();
+    LKS_TRY(status);
+    LKSI_GPU_TRY(gpus, state);
+    return lksi_gpu_settle(gpus);
+}
+
+static lks_status put_messages(lks_gpu_group *gpus) {
+    for (size_t i = 0; i < gpus->n_messages; i++) {
+        const lksi_gpu_message *m = &gpus->messages[i];
+        lksi_gpu_call like = {.call.type = m->type, .stream = m->stream};
+        LKS_TRY((m->is_send ? send : receive)(gpus, &like, m->data, m->count, m->peer));
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_gpu_messages_nccl(lks_gpu_group *gpus) {
+    LKSI_GPU_TRY(gpus, gpus->module->begin());
+    return end_calls(gpus, put_messages(gpus));
 }
 
 /* --- rounds of sends and receives --- */
@@ -92,14 +96,10 @@ static lks_status put_round(lks_gpu_group *gpus, const lksi_gpu_call *c, const s
     return LKS_OK;
 }
 
-/* The round is ended even after an error. Otherwise the abort of the communicator would become part of it. */
 static lks_status exchange(lks_gpu_group *gpus, const lksi_gpu_call *c, const side *sent, const side *received,
                            const slices *cut) {
-    LKS_TRY(lksi_gpu_begin_nccl(gpus));
-    lks_status status = put_round(gpus, c, sent, received, cut);
-    if (status == LKS_OK) return lksi_gpu_end_nccl(gpus);
-    (void)gpus->module->end();
-    return status;
+    LKSI_GPU_TRY(gpus, gpus->module->begin());
+    return end_calls(gpus, put_round(gpus, c, sent, received, cut));
 }
 
 /* --- reductions in canonical order --- */

@@ -17,10 +17,9 @@ lks_status lksi_gpu_check(const lks_gpu_group *gpus, lksi_nccl_state state) {
 }
 
 lks_status lksi_gpu_fail(lks_gpu_group *gpus, lks_status status) {
-    lksi_gpu_drop_calls(gpus);
     (void)lksi_group_fail(gpus->group, status);
     (void)lksi_group_fail(gpus->parent, status);
-    lksi_gpu_abort_begin(gpus);
+    lksi_gpu_abort(gpus);
     return status;
 }
 

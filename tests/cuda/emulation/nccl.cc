@@ -3,10 +3,11 @@
 // - A started operation is on its stream only after the communicator's state was queried. A call before that is
 //   refused.
 // - Ranks do not learn that a rank died.
+// - A group of calls belongs to its thread, whatever the communicators: a call in it starts at the outermost end.
 // - A communicator ends only when the last graph with one of its operations is destroyed: abort and destroy wait for
-//   that, after all operations were given up.
+//   that, after all operations were given up. Destroy also waits until the other ranks destroy or abort theirs.
 // - The first collective of a kind makes connections, on threads of its own: it waits until all ranks have reached it,
-//   and cannot be captured in a graph.
+//   and cannot be captured in a graph. So does the first message from one rank to another, for the other of the two.
 // - An operation that a graph launches on one rank must be launched by a graph on all ranks.
 //
 // LOCKSTEP_EMULATED_NCCL: the version that it reports ("23000"). LOCKSTEP_EMULATED_NCCL_FAILS: a communicator has an
@@ -45,7 +46,8 @@ enum class kind { messages, broadcast, all_gather, reduce };
 constexpr int n_kinds = 4;
 
 struct place {
-    std::atomic<int> n_joined, n_finalized, n_connecting[n_kinds];
+    std::atomic<int> n_joined, n_closed, n_connecting[n_kinds];
+    std::atomic<int> n_meeting[most_ranks][most_ranks]; // of a message's two ranks; from, to
     struct {
         uint64_t host;
         int device;
@@ -282,20 +284,45 @@ struct ncclComm {
     bool is_finalizing = false;
     // Started, but not yet on its stream: the state must be queried n_questions times first.
     std::unique_ptr<operation> started;
+    bool is_deferred = false; // until the end of its thread's group
     cudaStream_t stream = nullptr;
     int n_questions = 0, n_started = 0;
-    std::set<kind> connecting;
+    std::set<std::atomic<int> *> connecting; // the counters in which this rank is counted
 
+    // A connection is made when as many ranks as it has are counted.
+    struct connection {
+        std::atomic<int> *n;
+        int size;
+    };
+    std::vector<connection> connections() const {
+        if (started->what != kind::messages)
+            return {{&s->where->n_connecting[static_cast<int>(started->what)], s->size}};
+        std::vector<connection> found;
+        for (const transfer &t : started->transfers)
+            found.push_back(
+                {t.is_send ? &s->where->n_meeting[s->rank][t.peer] : &s->where->n_meeting[t.peer][s->rank], 2});
+        return found;
+    }
     bool is_connected() {
-        kind what = started->what;
-        std::atomic<int> &n = s->where->n_connecting[static_cast<int>(what)];
-        if (connecting.insert(what).second) n++;
-        return what == kind::messages || n == s->size;
+        bool is_made = true;
+        for (const connection &c : connections()) {
+            if (connecting.insert(c.n).second) ++*c.n;
+            is_made &= *c.n == c.size;
+        }
+        return is_made;
     }
     ncclResult_t check_capture() const {
         if (started == nullptr || !emulation::is_capturing(stream)) return ncclSuccess;
         if (emulation::is_captured_globally(stream)) return ncclUnhandledCudaError;
-        return connecting.count(started->what) ? ncclSuccess : ncclInvalidUsage;
+        for (const connection &c : connections())
+            if (connecting.count(c.n) == 0) return ncclInvalidUsage;
+        return ncclSuccess;
+    }
+    void close() {
+        s->where->n_closed++;
+        while (!s->is_aborted && s->where->n_closed < s->size) usleep(100);
+        while (s->is_in_graphs()) usleep(100);
+        delete this;
     }
 };
 
@@ -311,6 +338,7 @@ ncclResult_t start(ncclComm_t comm, cudaStream_t stream, operation &&o) {
         comm->stream = stream;
         comm->n_questions = 2;
         comm->n_started++;
+        comm->is_deferred = depth > 0;
         if (depth > 0) grouped.push_back(comm);
     } else {
         if (depth == 0 || comm->stream != stream || o.what != kind::messages) return ncclInvalidArgument;
@@ -368,6 +396,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id,
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
+    *result = ncclSuccess;
+    if (comm->is_deferred) return ncclSuccess;
     place *where = comm->s->where;
     bool is_met = where->n_joined == comm->s->size;
     if (is_met && comm->s->has_duplicates()) comm->failed = ncclInvalidUsage;
@@ -377,8 +407,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     if (comm->s->is_mixed) comm->failed = ncclInvalidUsage;
     *result = comm->failed;
     if (comm->failed != ncclSuccess) return ncclSuccess;
-    bool is_waiting = !is_met || (comm->is_finalizing && where->n_finalized < comm->s->size);
-    if (comm->is_finalizing && comm->s->is_in_graphs()) is_waiting = true;
+    bool is_waiting = !is_met || (comm->is_finalizing && comm->s->is_in_graphs());
     if (comm->started != nullptr && (--comm->n_questions > 0 || !comm->is_connected())) is_waiting = true;
     if (is_waiting) *result = ncclInProgress;
     if (is_waiting || comm->started == nullptr) return ncclSuccess;
@@ -391,17 +420,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     comm->is_finalizing = true;
-    comm->s->where->n_finalized++;
     return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    while (comm->s->is_in_graphs()) usleep(100);
-    delete comm;
+    comm->close();
     return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->s->is_aborted = true;
-    return ncclCommDestroy(comm);
+    comm->close();
+    return ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart() {
@@ -410,7 +438,9 @@ ncclResult_t ncclGroupStart() {
 }
 ncclResult_t ncclGroupEnd() {
     bool is_any = !grouped.empty();
-    if (--depth == 0) grouped.clear();
+    if (--depth > 0) return ncclSuccess;
+    for (ncclComm_t comm : grouped) comm->is_deferred = false;
+    grouped.clear();
     return is_any ? ncclInProgress : ncclSuccess;
 }
 
