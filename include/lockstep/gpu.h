@@ -14,8 +14,8 @@
  *             comm.h. The first operation of a kind opens connections: its call waits, in the same way, until all ranks
  *             have made theirs. So does the first message from one rank to another, for that rank.
  * Threads:    One thread at a time may use a GPU group. It need not be the thread of the underlying group, except when
- *             the GPU group is created or destroyed. No call may be made between an
- *             ncclGroupStart and ncclGroupEnd of the program's own.
+ *             the GPU group is created or destroyed. A call leaves the thread's current CUDA device as it was. No call
+ *             may be made between an ncclGroupStart and ncclGroupEnd of the program's own.
  * Graphs:     NCCL calls CUDA on its own threads, so a stream must be captured in mode thread-local or relaxed. What
  *             opens connections cannot be captured, so a program must run a step before it captures one.
  *             Operations of one capture wait for each other as outside. A graph, once launched, does not wait for

@@ -22,6 +22,8 @@ typedef struct cuda_functions {
     int (*launch)(void *executable, void *stream);
     int (*destroy_graph)(void *graph);
     int (*destroy_executable)(void *executable);
+    int (*set_device)(int device);
+    int (*get_device)(int *device);
 } cuda_functions;
 
 /* The module is linked to the CUDA runtime, which has these functions. */
@@ -33,9 +35,16 @@ static inline void *find_function(const char *name) {
 }
 
 static inline cuda_functions find_cuda(void) {
-    static const char *const names[] = {"cudaStreamCreateWithFlags", "cudaStreamDestroy",    "cudaStreamBeginCapture",
-                                        "cudaStreamEndCapture",      "cudaGraphInstantiate", "cudaGraphLaunch",
-                                        "cudaGraphDestroy",          "cudaGraphExecDestroy"};
+    static const char *const names[] = {"cudaStreamCreateWithFlags",
+                                        "cudaStreamDestroy",
+                                        "cudaStreamBeginCapture",
+                                        "cudaStreamEndCapture",
+                                        "cudaGraphInstantiate",
+                                        "cudaGraphLaunch",
+                                        "cudaGraphDestroy",
+                                        "cudaGraphExecDestroy",
+                                        "cudaSetDevice",
+                                        "cudaGetDevice"};
     void *functions[sizeof names / sizeof names[0]];
     cuda_functions cuda;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) functions[i] = find_function(names[i]);
@@ -77,6 +86,7 @@ static inline lks_status rig_open(rig *r, lks_gpu_backend backend, int gpu_index
     lks_gpu_group_options options = {.gpu_index = gpu_index, .backend = backend};
     LKS_TRY(lks_gpu_group_create(&r->gpus, r->world, &options));
     LKS_TRY(lksi_nccl_load(&r->module));
+    LKS_TRY(lksi_gpu_check(r->gpus, r->module->select(gpu_index)));
     return r->cuda.stream_create(&r->stream, 1) == 0 ? LKS_OK : LKS_ERR_SYSTEM;
 }
 

@@ -587,6 +587,54 @@ static void hosts_do_not(void **state) {
     run_gpu_ranks(2, capture_over_hosts, NULL);
 }
 
+/* --- the thread's current GPU --- */
+
+enum { OWN_GPU = 9 };
+
+static bool has_own_gpu(const rig *r) {
+    int current = -1;
+    return r->cuda.get_device(&current) == 0 && current == OWN_GPU;
+}
+
+static int on_another_gpu(int rank, int size, void *argument) {
+    rig r;
+    lks_gpu_group *other;
+    MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
+    lks_gpu_group_options options = like(&r);
+    float *there = to_gpu(&r, "12345678", 8);
+    MUST(r.cuda.set_device(OWN_GPU) == 0);
+    MUST_OK(lks_gpu_group_create(&other, r.world, &options));
+    MUST(has_own_gpu(&r));
+    MUST_OK(lks_gpu_reserve(other, 64));
+    MUST(has_own_gpu(&r));
+    MUST_OK(lks_gpu_all_reduce(other, there, there, 1, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, r.stream));
+    MUST(has_own_gpu(&r));
+    MUST_OK(lks_gpu_calls_begin(other));
+    MUST(has_own_gpu(&r));
+    MUST_OK(pass(&r, other, there, there + 1, (rank + 1) % size, (rank + size - 1) % size));
+    MUST(has_own_gpu(&r));
+    MUST_OK(lks_gpu_calls_end(other));
+    MUST(has_own_gpu(&r));
+    MUST_OK(lks_gpu_wait(other, r.stream));
+    MUST(has_own_gpu(&r));
+    lks_gpu_group_destroy(other);
+    MUST(has_own_gpu(&r));
+    (void)lksi_gpu_fail(r.gpus, lksi_error(LKS_ERR_SYSTEM, "no more"));
+    MUST(lks_gpu_wait(r.gpus, r.stream) != LKS_OK && has_own_gpu(&r));
+    options.gpu_index = 99;
+    MUST(lks_gpu_group_create(&other, r.world, &options) != LKS_OK && has_own_gpu(&r));
+    rig_close(&r);
+    MUST(has_own_gpu(&r));
+    return 0;
+}
+
+static void the_current_gpu_of_the_thread_stays(void **state) {
+    (void)state;
+    need_emulated_gpu();
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        run_gpu_ranks(2, on_another_gpu, &backend);
+}
+
 /* --- what is refused, what is distinguished --- */
 
 static int wrong_arguments(int rank, int size, void *argument) {
@@ -668,6 +716,7 @@ int main(void) {
         cmocka_unit_test(groups_are_made_after_calls_that_were_never_ended),
         cmocka_unit_test(room_is_made_where_there_is_just_enough),
         cmocka_unit_test(hosts_do_not),
+        cmocka_unit_test(the_current_gpu_of_the_thread_stays),
         cmocka_unit_test(wrong_arguments_are_refused_and_nothing_is_lost),
         cmocka_unit_test(calls_that_differ_are_told_apart)};
     return run_gpu_group_tests("gpu_group", tests);

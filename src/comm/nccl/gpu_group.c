@@ -34,7 +34,7 @@ static bool is_sharing(const lksi_nccl_module *module) {
 
 static lks_status find_facts(lks_gpu_group *gpus, facts *mine) {
     LKS_TRY(lksi_nccl_load(&gpus->module));
-    lksi_nccl_state state = gpus->module->select(gpus->gpu_index);
+    lksi_nccl_state state = lksi_gpu_select(gpus);
     if (state == LKSI_NCCL_DONE) state = gpus->module->bus_id(gpus->gpu_index, mine->bus_id);
     if (state == LKSI_NCCL_FAILED)
         return lksi_error(LKS_ERR_UNSUPPORTED, "rank %d cannot use GPU %d: %s",
@@ -143,13 +143,17 @@ lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lk
                           options->gpu_index, (int)options->backend);
     lks_gpu_group *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
-    *created = (lks_gpu_group){
-        .parent = group, .gpu_index = options->gpu_index, .fingerprint = LKSI_HASH_START, .name = "gpu_wait"};
+    *created = (lks_gpu_group){.parent = group,
+                               .gpu_index = options->gpu_index,
+                               .callers_gpu = LKSI_GPU_NONE,
+                               .fingerprint = LKSI_HASH_START,
+                               .name = "gpu_wait"};
     lks_status status = form(created, options->backend);
     if (status != LKS_OK) {
         lks_gpu_group_destroy(created);
         return status;
     }
+    lksi_gpu_deselect(created);
     *gpus = created;
     return LKS_OK;
 }
@@ -171,7 +175,7 @@ static bool is_room_quiet(const lks_gpu_group *gpus) {
 }
 
 static void free_memory(lks_gpu_group *gpus) {
-    (void)gpus->module->select(gpus->gpu_index);
+    (void)lksi_gpu_select(gpus);
     if (is_room_quiet(gpus))
         gpus->module->free_host(gpus->room); /* otherwise it is leaked, because the GPU may still
                                               * use it */
@@ -180,6 +184,7 @@ static void free_memory(lks_gpu_group *gpus) {
         gpus->module->free_event(gpus->events[i]);
         gpus->module->free_event(gpus->ends[i]);
     }
+    lksi_gpu_deselect(gpus);
 }
 
 void lks_gpu_group_destroy(lks_gpu_group *gpus) {
@@ -222,5 +227,8 @@ lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes) {
 lks_status lks_gpu_reserve(lks_gpu_group *gpus, size_t nbytes) {
     if (gpus == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_reserve: `gpus` is NULL");
     LKS_TRY(lksi_gpu_begin(gpus, "gpu_reserve"));
-    return gpus->is_nccl ? lksi_gpu_make_scratch(gpus, lksi_gpu_scratch_nbytes(gpus, nbytes)) : LKS_OK;
+    lks_status status = LKS_OK;
+    if (gpus->is_nccl) status = lksi_gpu_make_scratch(gpus, lksi_gpu_scratch_nbytes(gpus, nbytes));
+    lksi_gpu_deselect(gpus); /* a lack of memory is not fatal */
+    return status;
 }

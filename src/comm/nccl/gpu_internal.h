@@ -16,7 +16,7 @@ typedef struct lksi_gpu_message {
     void *stream;
 } lksi_gpu_message;
 
-enum { LKSI_GPU_MOST_SCRATCHES = 48 };
+enum { LKSI_GPU_MOST_SCRATCHES = 48, LKSI_GPU_NONE = -1 };
 /* How long the end of a GPU group waits for its communicator to be closed, which ends NCCL's threads and frees its
  * memory on a GPU that others may use too. */
 static const int64_t lksi_gpu_patience_ns = INT64_C(3) * 1000 * 1000 * 1000;
@@ -31,6 +31,7 @@ struct lks_gpu_group {
     lks_group *group;
     const lksi_nccl_module *module;
     int gpu_index;
+    int callers_gpu; /* during a call: the GPU that its thread had selected; LKSI_GPU_NONE: unknown */
     bool is_nccl;
     uint64_t fingerprint;
     const char *name; /* of the last operation, for which a wait waits */
@@ -77,8 +78,14 @@ lks_status lksi_gpu_check(const lks_gpu_group *gpus, lksi_nccl_state state);
 void lksi_gpu_abort(lks_gpu_group *gpus);
 /* Destroys the communicator, if it was not aborted, and waits for the end of either for a while. */
 void lksi_gpu_close(lks_gpu_group *gpus);
-/* Refuses a dead group. Starts the clock of an operation, or of a wait for it. */
+/* Selects the group's GPU. Every public function that does so ends with lksi_gpu_deselect, which selects the GPU again
+ * that the thread had before. */
+lksi_nccl_state lksi_gpu_select(lks_gpu_group *gpus);
+void lksi_gpu_deselect(lks_gpu_group *gpus);
+/* Refuses a dead group. Starts the clock of an operation, or of a wait for it, and selects the GPU. */
 lks_status lksi_gpu_begin(lks_gpu_group *gpus, const char *name);
+/* Ends what lksi_gpu_begin has begun: fails the group unless `status` is harmless. Returns `status`. */
+lks_status lksi_gpu_end(lks_gpu_group *gpus, lks_status status);
 /* Waits until `poll` returns DONE. It ends with an error at the deadline or if a rank is lost. */
 typedef lksi_nccl_state (*lksi_gpu_poll)(lks_gpu_group *gpus, void *argument);
 lks_status lksi_gpu_await(lks_gpu_group *gpus, lksi_gpu_poll poll, void *argument);

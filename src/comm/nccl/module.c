@@ -35,6 +35,8 @@ static ncclComm_t comm_of(lksi_nccl_communicator *communicator) { return (ncclCo
 
 static lksi_nccl_state select_gpu(int gpu_index) { return cuda_state(cudaSetDevice(gpu_index), "cudaSetDevice"); }
 
+static lksi_nccl_state selected_gpu(int *gpu_index) { return cuda_state(cudaGetDevice(gpu_index), "cudaGetDevice"); }
+
 static lksi_nccl_state bus_id(int gpu_index, char id[LKSI_NCCL_BUS_ID_NBYTES]) {
     return cuda_state(cudaDeviceGetPCIBusId(id, LKSI_NCCL_BUS_ID_NBYTES, gpu_index), "cudaDeviceGetPCIBusId");
 }
@@ -194,6 +196,7 @@ const lksi_nccl_module lksi_nccl_module_functions = {
     .nccl_version = nccl_version,
     .error = error,
     .select = select_gpu,
+    .selected = selected_gpu,
     .bus_id = bus_id,
     .alloc = alloc,
     .free = free_memory,

@@ -20,7 +20,7 @@
 #define LKSI_NCCL_MODULE_VARIABLE "LOCKSTEP_NCCL_MODULE"
 /* The symbol that a module exports: an lksi_nccl_module. */
 #define LKSI_NCCL_MODULE_SYMBOL "lksi_nccl_module_functions"
-enum { LKSI_NCCL_MODULE_VERSION = 2, LKSI_NCCL_ID_NBYTES = 128, LKSI_NCCL_BUS_ID_NBYTES = 16 };
+enum { LKSI_NCCL_MODULE_VERSION = 3, LKSI_NCCL_ID_NBYTES = 128, LKSI_NCCL_BUS_ID_NBYTES = 16 };
 
 typedef enum lksi_nccl_state { LKSI_NCCL_DONE, LKSI_NCCL_PENDING, LKSI_NCCL_FAILED } lksi_nccl_state;
 
@@ -64,6 +64,7 @@ typedef struct lksi_nccl_module {
 
     /* --- the GPU: the functions below apply to the GPU that the thread has selected --- */
     lksi_nccl_state (*select)(int gpu_index);
+    lksi_nccl_state (*selected)(int *gpu_index);
     lksi_nccl_state (*bus_id)(int gpu_index, char text[LKSI_NCCL_BUS_ID_NBYTES]);
     lksi_nccl_state (*alloc)(size_t nbytes, void **memory);
     void (*free)(void *memory); /* accepts NULL; so does free_host */

@@ -29,11 +29,6 @@ static void take_back(lks_gpu_group *gpus, uint64_t fingerprint) {
     if (gpus->is_nccl) lksi_uncount_call(gpus->group);
 }
 
-/* LKS_ERR_STATE is not fatal: a call that cannot be captured has put at most a wait on the stream. */
-static lks_status finish(lks_gpu_group *gpus, lks_status status) {
-    return status == LKS_OK || status == LKS_ERR_STATE ? status : lksi_gpu_fail(gpus, status);
-}
-
 /* --- the order of operations on several streams ---
  *
  * An operation first waits for the one before: NCCL orders its own operations, but not our kernels and copies, and all
@@ -74,7 +69,7 @@ static lks_status run(lks_gpu_group *gpus, lksi_gpu_call *call) {
     if (status == LKS_OK) status = gpus->is_nccl ? lksi_gpu_run_nccl(gpus, call) : lksi_gpu_run_host(gpus, call);
     if (status == LKS_OK) status = mark_last(gpus, call->stream);
     if (status == LKS_ERR_STATE) take_back(gpus, fingerprint);
-    return finish(gpus, status);
+    return lksi_gpu_end(gpus, status);
 }
 
 lks_status lks_gpu_all_reduce(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
@@ -183,7 +178,7 @@ static lks_status run_message(lks_gpu_group *gpus, const char *name, const lksi_
     LKS_TRY(lksi_gpu_begin(gpus, name));
     lks_status status = add_message(gpus, message);
     if (status == LKS_OK && !gpus->is_grouped) status = start_messages(gpus);
-    return finish(gpus, status);
+    return lksi_gpu_end(gpus, status);
 }
 
 lks_status lks_gpu_send(lks_gpu_group *gpus, const void *data, size_t count, lks_type type, int to, void *stream) {
@@ -206,7 +201,7 @@ lks_status lks_gpu_calls_begin(lks_gpu_group *gpus) {
     if (gpus->is_grouped) return lksi_error(LKS_ERR_STATE, "lks_gpu_calls_begin: has been called already");
     LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
     gpus->is_grouped = true;
-    return LKS_OK;
+    return lksi_gpu_end(gpus, LKS_OK);
 }
 
 lks_status lks_gpu_calls_end(lks_gpu_group *gpus) {
@@ -214,5 +209,5 @@ lks_status lks_gpu_calls_end(lks_gpu_group *gpus) {
     if (!gpus->is_grouped) return lksi_error(LKS_ERR_STATE, "lks_gpu_calls_end without lks_gpu_calls_begin");
     LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
     gpus->is_grouped = false;
-    return finish(gpus, start_messages(gpus));
+    return lksi_gpu_end(gpus, start_messages(gpus));
 }

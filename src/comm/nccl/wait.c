@@ -23,12 +23,33 @@ lks_status lksi_gpu_fail(lks_gpu_group *gpus, lks_status status) {
     return status;
 }
 
+lksi_nccl_state lksi_gpu_select(lks_gpu_group *gpus) {
+    lksi_nccl_state state = LKSI_NCCL_DONE;
+    if (gpus->callers_gpu == LKSI_GPU_NONE) state = gpus->module->selected(&gpus->callers_gpu);
+    return state == LKSI_NCCL_DONE ? gpus->module->select(gpus->gpu_index) : state;
+}
+
+void lksi_gpu_deselect(lks_gpu_group *gpus) {
+    if (gpus->callers_gpu != LKSI_GPU_NONE) (void)gpus->module->select(gpus->callers_gpu);
+    gpus->callers_gpu = LKSI_GPU_NONE;
+}
+
 lks_status lksi_gpu_begin(lks_gpu_group *gpus, const char *name) {
     gpus->name = name;
     gpus->group->progress = (lksi_progress){.name = name, .sequence = lksi_n_calls(gpus->group)};
     lks_status status = lksi_start(gpus->group, LKSI_CONTEXT_COLLECTIVE);
-    if (status == LKS_OK) status = lksi_gpu_check(gpus, gpus->module->select(gpus->gpu_index));
-    return status == LKS_OK ? LKS_OK : lksi_gpu_fail(gpus, status);
+    if (status == LKS_OK) status = lksi_gpu_check(gpus, lksi_gpu_select(gpus));
+    if (status == LKS_OK) return LKS_OK;
+    (void)lksi_gpu_fail(gpus, status);
+    lksi_gpu_deselect(gpus);
+    return status;
+}
+
+/* LKS_ERR_STATE is not fatal: a call that cannot be captured has put at most a wait on the stream. */
+lks_status lksi_gpu_end(lks_gpu_group *gpus, lks_status status) {
+    if (status != LKS_OK && status != LKS_ERR_STATE) (void)lksi_gpu_fail(gpus, status);
+    lksi_gpu_deselect(gpus);
+    return status;
 }
 
 /* The parent is checked separately, because its threads report errors of their own. */
@@ -108,7 +129,6 @@ lks_status lks_gpu_wait(lks_gpu_group *gpus, void *stream) {
     if (gpus == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_wait: `gpus` is NULL");
     LKS_TRY(lksi_gpu_begin(gpus, gpus->name));
     lks_status status = lksi_gpu_await(gpus, stream_state, stream);
-    if (status != LKS_OK) return lksi_gpu_fail(gpus, status);
-    lksi_activity_end(gpus->group, LKSI_CONTEXT_COLLECTIVE);
-    return LKS_OK;
+    if (status == LKS_OK) lksi_activity_end(gpus->group, LKSI_CONTEXT_COLLECTIVE);
+    return lksi_gpu_end(gpus, status);
 }
