@@ -184,8 +184,8 @@ lks_status lksi_cuda_create(const lksi_cuda_options *options, void **state) {
     LKS_TRY(lksi_cuda_count(&n_gpus));
     if (options->index < 0 || options->index >= n_gpus)
         return lksi_error(LKS_ERR_ARGUMENT,
-                          "there is no GPU %d: this process sees %d, numbered from 0 (lockstep info "
-                          "lists them; LOCAL_RANK chooses where no number is given)",
+                          "there is no GPU %d: this process sees %d, numbered from 0 (lockstep info lists them; cuda "
+                          "without a number takes that of the rank among those of its host)",
                           options->index, n_gpus);
     lksi_cuda *cuda = lksi_alloc(sizeof *cuda);
     if (cuda == NULL) return LKS_ERR_MEMORY;

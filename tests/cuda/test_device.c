@@ -182,7 +182,7 @@ static void what_a_machine_lacks_is_said(void **state) {
     } cases[] = {{"no-driver", "cuda:0", "there is no NVIDIA driver"},
                  {"old-driver", "cuda:0", "too old: it knows CUDA 11.4"},
                  {"no-gpu", "cuda:0", "CUDA_VISIBLE_DEVICES"},
-                 {"gpus=2", "cuda:2", "there is no GPU 2: this process sees 2"},
+                 {"gpus=2", "cuda:2", "takes that of the rank among those of its host"},
                  {"gpus=2", "cuda:x", "the number of a GPU"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_device *device = NULL;
