@@ -233,7 +233,8 @@ typedef lks_status (*lks_gradient_callback)(void *context, int index);
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);
 /* The value of an output after forward, in the type of its node. NULL if `node` is not an output.
  *
- * A parameter or buffer has the value with which forward computed.
+ * A parameter, buffer or floating input has the value with which forward computed. An input of integers is the memory
+ * that was set, or its copy on a GPU.
  * Lifetime:   until the next run.
  * Errors:     LKS_ERR_STATE: there was no forward, or the last one failed. The result is NULL. */
 LKS_API const void *lks_program_output(const lks_program *program, const lks_node *node);

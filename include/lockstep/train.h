@@ -15,7 +15,8 @@ extern "C" {
 typedef struct lks_trainer lks_trainer;
 
 /* State that a model carries from one step to the next, such as the hidden state of a recurrent layer along a text. The
- * value of `output` after a step becomes the value of `input` in the next step. */
+ * value of `output` after a step becomes the value of `input` in the next step. `output` may be the input of another
+ * state, which gives that state's value before the step. */
 typedef struct lks_state {
     lks_node *input;  /* an lks_input (N,...) of the device's floating type */
     lks_node *output; /* of the same shape */

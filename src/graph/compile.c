@@ -192,16 +192,23 @@ static lks_status make_readable(compiler *c, lksi_binding *bindings, int n_bindi
     return LKS_OK;
 }
 
-/* Adds copies of the outputs that are in the store. A step changes the store while the user may still read them. */
-static lks_status copy_stored_outputs(compiler *c) {
+/* Whether the value may change while the user still reads it: a step changes the store, and inputs may be states, or
+ * be set again. No device has a kernel that copies integers. */
+static bool may_change(const compiler *c, const lksi_ir_value *value) {
+    bool is_float = value->tensor.type == c->ir.graph->device->float_type;
+    return value->role == LKSI_PARAMETER || (value->role == LKSI_INPUT && is_float);
+}
+
+/* Adds copies of the outputs that are parameters, buffers or inputs. */
+static lks_status copy_leaf_outputs(compiler *c) {
     for (int i = 0; i < c->program->n_outputs; i++) {
-        lksi_value *output = &c->program->outputs[i].value, stored = *output;
-        if (c->ir.values[stored].role != LKSI_PARAMETER) continue;
-        lksi_tensor tensor = c->ir.values[stored].tensor; /* copied, because the array may move */
+        lksi_value *output = &c->program->outputs[i].value, leaf = *output;
+        if (!may_change(c, &c->ir.values[leaf])) continue;
+        lksi_tensor tensor = c->ir.values[leaf].tensor; /* copied, because the array may move */
         lksi_lowering lowering = lksi_reorder_lowering(&tensor, (lksi_layout){0}, (lksi_layout){0});
         lowering.op = LKSI_OP_COPY; /* a device without layouts has no kernel for REORDER */
         LKS_TRY(add_placed_value(c, &tensor, (lksi_layout){0}, output));
-        LKS_TRY(append_copy(c, &lowering, stored, *output));
+        LKS_TRY(append_copy(c, &lowering, leaf, *output));
     }
     return LKS_OK;
 }
@@ -209,7 +216,7 @@ static lks_status copy_stored_outputs(compiler *c) {
 /* The row-major copies are made before the backward pass, while the values are still in the caches. */
 static lks_status finish_forward(compiler *c) {
     LKS_TRY(make_readable(c, c->program->outputs, c->program->n_outputs));
-    LKS_TRY(copy_stored_outputs(c));
+    LKS_TRY(copy_leaf_outputs(c));
     c->program->n_forward = c->program->n_steps;
     return LKS_OK;
 }

@@ -488,6 +488,35 @@ static void parameters_and_buffers_are_read_as_forward_found_them(void **state) 
     }
 }
 
+/* The memory of an input is the user's, who may change it or set another. */
+static void inputs_are_read_as_forward_found_them(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        float data[] = {1, 2}, other[] = {-1, -1};
+        lks_device *device;
+        lks_store *store;
+        lks_program *program;
+        assert_ok(lks_device_create(&device, &(lks_device_options){.name = i & 1 ? "cpu" : "reference"}));
+        lks_graph *g = lks_graph_create(device);
+        lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 2});
+        lks_node *outputs[] = {x, lks_reshape(x, 3, (int64_t[]){LKS_BATCH, 1, 2})};
+        lks_node *loss = lks_mean(lks_linear(x, 1, "fc"), 0, NULL, 0);
+        assert_ok(lks_store_create(&store, loss, NULL));
+        assert_ok(lks_program_create(&program, store,
+                                     &(lks_program_options){.batch = 1, .outputs = outputs, .n_outputs = 2}));
+        assert_ok(lks_program_set_input(program, x, data));
+        assert_ok(lks_program_forward(program));
+        data[0] = -1;
+        assert_ok(lks_program_set_input(program, x, other));
+        for (int k = 0; k < 2; k++)
+            assert_memory_equal(lks_program_output(program, outputs[k]), ((float[]){1, 2}), sizeof data);
+        lks_program_destroy(program);
+        lks_store_destroy(store);
+        lks_graph_destroy(g);
+        lks_device_destroy(device);
+    }
+}
+
 static void scalars_of_any_type_are_read_as_double(void **state) {
     (void)state;
     static const int8_t i8 = -8;
@@ -622,6 +651,7 @@ int main(void) {
         cmocka_unit_test(data_for_what_is_no_input_of_the_graph_are_refused),
         cmocka_unit_test(there_are_no_results_without_a_forward_pass),
         cmocka_unit_test(parameters_and_buffers_are_read_as_forward_found_them),
+        cmocka_unit_test(inputs_are_read_as_forward_found_them),
         cmocka_unit_test(scalars_of_any_type_are_read_as_double),
         cmocka_unit_test(an_activation_runs_as_an_epilogue_of_the_product_before_it),
         cmocka_unit_test(memory_is_shared_by_what_never_lives_together),

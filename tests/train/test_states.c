@@ -1,5 +1,6 @@
 /* labels: no-tsan */
 /* States of a model with samples from a loader: a sequence classifier that carries its states from batch to batch. */
+#include "cuda/cuda_test.h"
 #include "ranks.h"
 
 #include <lockstep/operators.h>
@@ -300,6 +301,76 @@ static void its_states_go_to_any_number_of_ranks(void **state) {
     }
 }
 
+/* --- states whose output is an input --- */
+
+enum { N_ROWS = 4, WIDTH = 2, N_DELAYED = 5, N_ORDERS = 6 };
+
+/* Three states in a row: the first is the features of the step before, the others are what the state before them was.
+ * `order` lists them. */
+static void create_delay(set_up *s, const int order[3], int64_t accumulate) {
+    const int64_t shape[] = {LKS_BATCH, WIDTH};
+    lks_node *x = lks_input(s->graph, "x", LKS_F32, 2, shape), *y = lks_input(s->graph, "y", LKS_F32, 2, shape);
+    lks_node *first = lks_input(s->graph, "first", LKS_F32, 2, shape);
+    lks_node *second = lks_input(s->graph, "second", LKS_F32, 2, shape);
+    lks_node *third = lks_input(s->graph, "third", LKS_F32, 2, shape);
+    const lks_state chain[] = {{first, x}, {second, first}, {third, lks_reshape(second, 2, shape)}};
+    const lks_state states[] = {chain[order[0]], chain[order[1]], chain[order[2]]};
+    lks_node *zeros = lks_scale(lks_linear(x, WIDTH, "unused"), 0);
+    assert_ok(lks_trainer_create(&s->trainer, lks_mse(lks_add(third, zeros), y),
+                                 &(lks_trainer_options){.group = s->group,
+                                                        .features = x,
+                                                        .labels = y,
+                                                        .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}),
+                                                        .accumulate = accumulate,
+                                                        .states = states,
+                                                        .n_states = 3}));
+}
+
+/* Row i of step s has features s (i + 1), whose squares have a mean of 7.5 s^2. */
+static void step_delay(lks_trainer *trainer, int step) {
+    static const float targets[N_ROWS * WIDTH];
+    float features[N_ROWS * WIDTH];
+    lks_metrics metrics;
+    for (int i = 0; i < N_ROWS * WIDTH; i++) features[i] = (float)(step * (i / WIDTH + 1));
+    lks_batch batch = {.features = features,
+                       .targets = targets,
+                       .n_targets = WIDTH,
+                       .count = N_ROWS,
+                       .n_labels = N_ROWS,
+                       .global_count = N_ROWS,
+                       .global_n_labels = N_ROWS};
+    assert_ok(lks_trainer_step(trainer, &batch, &metrics));
+    int delayed = step > 3 ? step - 3 : 0;
+    assert_true(metrics.loss == 7.5 * delayed * delayed);
+}
+
+static void check_delay(const char *device_name) {
+    static const int orders[N_ORDERS][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    for (int i = 0; i < N_ORDERS * 2; i++) {
+        set_up s = {0};
+        lks_device *device;
+        assert_ok(lks_init(&s.group, NULL));
+        assert_ok(lks_device_create(&device, &(lks_device_options){.name = device_name}));
+        s.graph = lks_graph_create(device);
+        create_delay(&s, orders[i / 2], i % 2 + 1);
+        for (int step = 1; step <= N_DELAYED; step++) step_delay(s.trainer, step);
+        destroy(&s);
+        lks_device_destroy(device);
+    }
+}
+
+static void a_state_gets_what_another_was_before_the_step(void **state) {
+    (void)state;
+    check_delay("reference");
+    check_delay("cpu");
+}
+
+static void and_so_it_does_on_a_gpu(void **state) {
+    (void)state;
+    use_gpu();
+    check_delay("cuda:0");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_begins_every_sample_with_states_of_0),
@@ -309,6 +380,8 @@ int main(void) {
         cmocka_unit_test(a_batch_that_is_cut_otherwise_needs_new_states),
         cmocka_unit_test(states_are_loaded_by_ranks_whose_parts_are_uneven),
         cmocka_unit_test(states_that_no_trainer_would_load_are_not_saved),
+        cmocka_unit_test(a_state_gets_what_another_was_before_the_step),
+        cmocka_unit_test(and_so_it_does_on_a_gpu),
     };
     if (mkdtemp(directory) == NULL) return 1;
     snprintf(saved_path, sizeof saved_path, "%s/saved", directory);
