@@ -86,6 +86,8 @@ void lksi_cuda_take_lane(lksi_cuda *cuda, int lane);
 /* Returns LKS_OK or an error whose text contains `what`, the operation that failed: LKS_ERR_MEMORY, LKS_ERR_UNSUPPORTED
  * (driver), LKS_ERR_SYSTEM. */
 lks_status lksi_cuda_check(cudaError_t error, const char *what);
+/* Memory of the host that the GPU reads and writes. Errors: LKS_ERR_MEMORY. */
+lks_status lksi_cuda_pin(void **memory, size_t nbytes);
 lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what);
 lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what);
 /* Returns the error of the kernel launch before it. */

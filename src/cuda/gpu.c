@@ -89,9 +89,18 @@ void lksi_cuda_versions(char *text, size_t nbytes) {
 
 /* --- one GPU of a rank --- */
 
+lks_status lksi_cuda_pin(void **memory, size_t nbytes) {
+    cudaError_t error = cudaHostAlloc(memory, nbytes, cudaHostAllocDefault);
+    if (error != cudaErrorMemoryAllocation) return lksi_cuda_check(error, "pinned memory of the host");
+    (void)cudaGetLastError();
+    return lksi_error(LKS_ERR_MEMORY,
+                      "the host has no memory that can be pinned (%zu bytes): see its free memory, the memory limit of "
+                      "the container and ulimit -l",
+                      nbytes);
+}
+
 static lks_status make_stage(lksi_cuda_stage *stage) {
-    LKS_TRY(lksi_cuda_check(cudaHostAlloc((void **)&stage->here, LKSI_CUDA_STAGE_NBYTES, cudaHostAllocDefault),
-                            "pinned memory of the host"));
+    LKS_TRY(lksi_cuda_pin((void **)&stage->here, LKSI_CUDA_STAGE_NBYTES));
     LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&stage->there, LKSI_CUDA_STAGE_NBYTES), "a place for copies to it"));
     LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&stage->has_come, cudaEventDisableTiming), "an event"));
     return lksi_cuda_check(cudaEventCreateWithFlags(&stage->is_free, cudaEventDisableTiming), "an event");
@@ -158,8 +167,7 @@ static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&cuda->fault, sizeof *cuda->fault), "a place for faults"));
     LKS_TRY(lksi_cuda_check(cudaMemsetAsync(cuda->fault, 0, sizeof *cuda->fault, cuda->stream), "cudaMemset"));
     for (int i = 0; i < LKSI_CUDA_STAGES; i++) LKS_TRY(make_stage(&cuda->stages[i]));
-    return lksi_cuda_check(cudaHostAlloc((void **)&cuda->landing, LKSI_CUDA_STAGE_NBYTES, cudaHostAllocDefault),
-                           "pinned memory of the host");
+    return lksi_cuda_pin((void **)&cuda->landing, LKSI_CUDA_STAGE_NBYTES);
 }
 
 void lksi_cuda_destroy(void *state) {

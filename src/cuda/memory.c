@@ -171,7 +171,7 @@ static lks_status wait_until_done(const lks_device *device) {
 
 static lks_status alloc_landing(const lks_device *device, size_t nbytes, void **landing) {
     (void)enter(device);
-    return lksi_cuda_check(cudaHostAlloc(landing, nbytes, cudaHostAllocDefault), "pinned memory of the host");
+    return lksi_cuda_pin(landing, nbytes);
 }
 
 static void free_landing(const lks_device *device, void *landing) {

@@ -183,7 +183,8 @@ static void what_a_machine_lacks_is_said(void **state) {
                  {"old-driver", "cuda:0", "too old: it knows CUDA 11.4"},
                  {"no-gpu", "cuda:0", "CUDA_VISIBLE_DEVICES"},
                  {"gpus=2", "cuda:2", "takes that of the rank among those of its host"},
-                 {"gpus=2", "cuda:x", "the number of a GPU"}};
+                 {"gpus=2", "cuda:x", "the number of a GPU"},
+                 {"no-pinned-memory", "cuda:0", "the host has no memory that can be pinned ("}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_device *device = NULL;
         setenv("LOCKSTEP_EMULATED_GPU", cases[i].trouble, 1);

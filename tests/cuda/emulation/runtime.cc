@@ -1,6 +1,7 @@
 // The CUDA runtime without a GPU, for the tests: memory, streams, events, recordings, and kernels run by the host.
 //
-// LOCKSTEP_EMULATED_GPU selects a defect or a limit: "no-driver", "old-driver", "no-gpu", "memory=BYTES", "gpus=N".
+// LOCKSTEP_EMULATED_GPU selects a defect or a limit: "no-driver", "old-driver", "no-gpu", "memory=BYTES", "gpus=N",
+// "no-pinned-memory".
 #include "cuda/emulation/emulation.h"
 #include "cuda/emulation/kernel.h"
 
@@ -512,7 +513,7 @@ cudaError_t cudaFree(void *pointer) {
 cudaError_t cudaHostAlloc(void **pointer, size_t nbytes, unsigned) {
     if (check_driver() != cudaSuccess) return tell(check_driver());
     if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
-    *pointer = malloc(nbytes);
+    *pointer = strcmp(trouble(), "no-pinned-memory") != 0 ? malloc(nbytes) : nullptr;
     return *pointer != nullptr ? cudaSuccess : tell(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaMallocHost(void **pointer, size_t nbytes) { return cudaHostAlloc(pointer, nbytes, 0); }
