@@ -3,13 +3,6 @@
 
 #include "device/product.h"
 
-/* Either operand may be a state, which may begin at any row of its array (train/states.c). Allowing this costs nothing:
- * the row length limits the width of loads anyway, wherever the first row begins. */
-static void allow_any_row(const lksi_lowering *l, lksi_cuda_product_shape *shape) {
-    shape->a_unit = lksi_tensor_columns(&l->inputs[0]);
-    shape->b_unit = lksi_tensor_columns(&l->inputs[1]);
-}
-
 static const char *name_of(lksi_op op) {
     return op == LKSI_OP_LINEAR              ? "cuda:linear"
            : op == LKSI_OP_LINEAR_GRAD_INPUT ? "cuda:linear_grad_input"
@@ -43,7 +36,6 @@ lks_status lksi_cuda_lower_linear(const lks_device *device, const lksi_lowering 
                                      .is_rounded = device->product_type == LKS_BF16,
                                      .has_bias = p.has_bias,
                                      .is_relu = is_relu};
-    if (!shape.is_rounded) allow_any_row(question, &shape);
     lksi_cuda_product *product = NULL;
     LKS_TRY(lksi_cuda_product_create(lksi_cuda_of(device), &shape, &product));
     *kernel = (lksi_kernel){.name = name_of(question->op),

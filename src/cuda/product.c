@@ -5,10 +5,6 @@
  * our columns. */
 #include "cuda/product.h"
 
-/* Bytes of the widest loads. Every tensor and every part of a scratch buffer is aligned to it, except states (see
- * linear.c and recurrent.c). */
-enum { ALIGNMENT = 16 };
-
 struct lksi_cuda_product {
     lksi_cuda *cuda;
     lksi_cuda_product_shape shape;
@@ -39,7 +35,7 @@ static lks_status make_operation(lksi_cuda_product *p) {
     LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b));
     LKS_TRY(set_epilogue(p));
     /* A placeholder that is never read: the choice of an algorithm depends on the alignment of the bias. */
-    const void *bias = (const char *)p->cuda->workspace + ALIGNMENT;
+    const void *bias = (const char *)p->cuda->workspace + LKSI_DEVICE_ALIGNMENT;
     return p->has_epilogue ? set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) : LKS_OK;
 }
 
@@ -71,8 +67,8 @@ static lks_status make_layouts(lksi_cuda_product *p) {
 
 /* The alignment in bytes of an operand that begins at a multiple of `unit` elements. */
 static uint32_t alignment_of(int64_t unit, size_t element_nbytes) {
-    uint32_t nbytes = (uint32_t)((uint64_t)unit * element_nbytes % ALIGNMENT);
-    return nbytes == 0 ? ALIGNMENT : nbytes & (~nbytes + 1);
+    uint32_t nbytes = (uint32_t)((uint64_t)unit * element_nbytes % LKSI_DEVICE_ALIGNMENT);
+    return nbytes == 0 ? LKSI_DEVICE_ALIGNMENT : nbytes & (~nbytes + 1);
 }
 
 /* Workaround for a bug of cuBLASLt 13.1: if it splits a long sum of 16-bit operands among blocks, and k is not a

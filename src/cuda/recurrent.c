@@ -34,13 +34,12 @@ static lksi_cuda_product_shape shape_of(int which, const sizes *s) {
     switch (which) {
     case GATES: /* x W_ih^T */
         return (lksi_cuda_product_shape){.m = rows, .n = s->gm, .k = s->k, .transpose_b = true};
-    case NEXT: /* gates of a step += h W_hh^T; h0 may be a state, which may begin at any row of its array */
+    case NEXT: /* gates of a step += h W_hh^T */
         return (lksi_cuda_product_shape){.m = s->n,
                                          .n = s->gm,
                                          .k = s->m,
                                          .transpose_b = true,
                                          .y_row = s->t * s->gm,
-                                         .a_unit = s->m,
                                          .y_unit = s->gm,
                                          .adds = true};
     case BACK: /* dh = dgates of a step W_hh */

@@ -95,6 +95,9 @@ typedef struct lksi_flat_step {
     lksi_flat_result *result;
 } lksi_flat_step;
 
+/* Bytes of the widest loads of such devices. Every tensor that a kernel reads or writes is aligned to it. */
+enum { LKSI_DEVICE_ALIGNMENT = 16 };
+
 /* The functions of a device with its own memory. They queue work, which runs in the order of the calls, after they
  * return. What kernels find wrong (a label outside 0..C-1, a fault) is returned by the next copy_out or wait, or is
  * part of the next `figures`. All pointers except `from` of copy_in, `to` of copy_out and landings are into the

@@ -119,7 +119,8 @@ lks_status lksi_program_send(lks_program *program, double factor);
 lks_status lksi_program_run(lks_program *program);
 /* Whether a run can be recorded: the program has no host step and is not timed. */
 bool lksi_program_is_recordable(const lks_program *program);
-/* Sets an input that is in the device's memory. Recorded runs read it in place, too. */
+/* Sets an input that is in the device's memory. Runs, also recorded ones, read it in place if it is aligned to
+ * LKSI_DEVICE_ALIGNMENT. Otherwise a device with its own memory copies it now. */
 lks_status lksi_program_set_input_there(lks_program *program, lks_node *node, void *data);
 /* The address of an output in the device's memory. NULL if `node` is not an output. */
 const void *lksi_program_output_there(const lks_program *program, const lks_node *node);

@@ -56,13 +56,20 @@ lks_status lks_program_set_input(lks_program *program, lks_node *node, const voi
     return LKS_OK;
 }
 
+static size_t nbytes_of(const lks_program *program, const lksi_binding *binding) {
+    const lksi_tensor *tensor = &binding->node->outputs[0];
+    return (size_t)lksi_tensor_count(tensor, program->batch) * lks_type_nbytes(tensor->type);
+}
+
 lks_status lksi_program_set_input_there(lks_program *program, lks_node *node, void *data) {
     lksi_binding *input;
     LKS_TRY(find_input(program, node, &input));
     if (input == NULL) return LKS_OK;
+    bool is_copied = input->room != NULL && (uintptr_t)data % LKSI_DEVICE_ALIGNMENT != 0;
     input->given = NULL;
-    program->memory[input->value] = data;
-    return LKS_OK;
+    program->memory[input->value] = is_copied ? input->room : data;
+    return is_copied ? lksi_device_copy(program->store->graph->device, input->room, data, nbytes_of(program, input))
+                     : LKS_OK;
 }
 
 void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, int64_t first_sample) {
@@ -278,11 +285,6 @@ static lks_status check_inputs(const lks_program *program) {
 }
 
 /* --- data that is sent to a device with its own memory --- */
-
-static size_t nbytes_of(const lks_program *program, const lksi_binding *binding) {
-    const lksi_tensor *tensor = &binding->node->outputs[0];
-    return (size_t)lksi_tensor_count(tensor, program->batch) * lks_type_nbytes(tensor->type);
-}
 
 /* Sends all inputs, or only those that were set since they were last sent. */
 static lks_status send_inputs(lks_program *program, bool are_all) {

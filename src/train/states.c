@@ -1,5 +1,6 @@
 /* States: what a model carries from one step to the next. The trainer keeps them in memory of its device, where
- * programs read them in place. The only cost is a copy of a few rows after each run. */
+ * programs read them in place. The only cost is a copy of a few rows after each run (on a GPU also before a piece whose
+ * rows are not aligned). */
 #include "train/trainer_internal.h"
 
 #include <string.h>

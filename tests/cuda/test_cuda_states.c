@@ -53,6 +53,33 @@ static model build_cell(lks_graph *graph) {
     return m;
 }
 
+/* The state is the sequence that a layer reads. */
+static model build_fed_back(lks_graph *graph) {
+    model m = begin_model(graph);
+    lks_node *before = state_input(graph, "before"), *x = lks_reshape(m.features, 2, (int64_t[]){LKS_BATCH, T * K});
+    lks_recurrent_result r = lks_recurrent_layers(lks_reshape(before, 3, (int64_t[]){LKS_BATCH, 1, M}), "lstm",
+                                                  &(lks_recurrent_options){.hidden = M});
+    lks_node *after = lks_tanh(lks_add(lks_linear(x, M, "in"), lks_reshape(r.y, 2, (int64_t[]){LKS_BATCH, M})));
+    m.states[0] = (lks_state){before, after}, m.n_states = 1;
+    m.logits = lks_linear(after, N_CLASSES, "decoder");
+    m.loss = lks_cross_entropy(m.logits, m.labels);
+    return m;
+}
+
+/* The state is an image of one pixel, which is not reordered for cuDNN. */
+static model build_convolved(lks_graph *graph) {
+    model m = begin_model(graph);
+    lks_node *before = state_input(graph, "before"), *x = lks_reshape(m.features, 2, (int64_t[]){LKS_BATCH, T * K});
+    lks_node *y = lks_conv2d(lks_reshape(before, 4, (int64_t[]){LKS_BATCH, M, 1, 1}), 3, 2, "conv",
+                             &(lks_conv2d_options){.window = {.padding = {1, 1}}});
+    lks_node *seen = lks_linear(lks_reshape(y, 2, (int64_t[]){LKS_BATCH, 3 * 2 * 2}), M, "on");
+    lks_node *after = lks_tanh(lks_add(lks_linear(x, M, "in"), seen));
+    m.states[0] = (lks_state){before, after}, m.n_states = 1;
+    m.logits = lks_linear(after, N_CLASSES, "decoder");
+    m.loss = lks_cross_entropy(m.logits, m.labels);
+    return m;
+}
+
 typedef struct plan {
     build_model build;
     int64_t accumulate;
@@ -143,6 +170,8 @@ static void a_state_is_read_from_any_of_its_rows(void **state) {
     (void)state;
     check_plan(&(plan){.build = build_lstm, .accumulate = 2, .counts = {6, 6, 6, 6, 6, 6}});
     check_plan(&(plan){.build = build_cell, .accumulate = 2, .counts = {6, 6, 6, 6, 6, 6}});
+    check_plan(&(plan){.build = build_fed_back, .accumulate = 2, .counts = {6, 6, 6, 6, 6, 6}});
+    check_plan(&(plan){.build = build_convolved, .accumulate = 2, .counts = {6, 6, 6, 6, 6, 6}});
 }
 
 /* States that grow have other addresses. */

@@ -168,8 +168,10 @@ cudnnStatus_t start(cudnnHandle_t handle, const job &j, const void *alpha, const
         return CUDNN_STATUS_NOT_SUPPORTED; // not used here
     if (nbytes < workspace_nbytes || !emulation::is_device_memory(j.workspace)) return CUDNN_STATUS_BAD_PARAM;
     for (const void *pointer : {j.what == result::x ? j.at_y : j.at_x, j.what == result::w ? j.at_y : j.at_w,
-                                static_cast<const void *>(j.to)})
+                                static_cast<const void *>(j.to)}) {
         if (!emulation::is_device_memory(pointer)) return CUDNN_STATUS_BAD_PARAM;
+        if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0) return CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
+    }
     emulation::enqueue(handle->stream, j);
     return CUDNN_STATUS_SUCCESS;
 }
