@@ -5,10 +5,14 @@
  * our columns. */
 #include "cuda/product.h"
 
+/* cuBLAS takes at most 65535 products at once. This is a multiple of 8, so that what follows them is aligned, too. */
+enum { MOST_PRODUCTS = 63 * 1024 };
+
 struct lksi_cuda_product {
     lksi_cuda *cuda;
-    lksi_cuda_product_shape shape;
-    bool has_epilogue; /* cuBLAS adds the bias; not used for ReLU, because cuBLAS's turns NaN into 0 */
+    lksi_cuda_product_shape shape; /* of at most MOST_PRODUCTS */
+    lksi_cuda_product *rest;       /* the products after them; NULL: none */
+    bool has_epilogue;             /* cuBLAS adds the bias; not used for ReLU, because cuBLAS's turns NaN into 0 */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, y;
     cublasLtMatmulHeuristicResult_t chosen;
@@ -140,11 +144,20 @@ static lks_status choose_algorithm(lksi_cuda_product *p) {
 
 void lksi_cuda_product_destroy(lksi_cuda_product *p) {
     if (p == NULL) return;
+    lksi_cuda_product_destroy(p->rest);
     if (p->y != NULL) (void)cublasLtMatrixLayoutDestroy(p->y);
     if (p->b != NULL) (void)cublasLtMatrixLayoutDestroy(p->b);
     if (p->a != NULL) (void)cublasLtMatrixLayoutDestroy(p->a);
     if (p->operation != NULL) (void)cublasLtMatmulDescDestroy(p->operation);
     lksi_free(p);
+}
+
+static lks_status make_rest(lksi_cuda_product *p) {
+    lksi_cuda_product_shape rest = p->shape;
+    if (rest.n_products <= MOST_PRODUCTS) return LKS_OK;
+    rest.n_products -= MOST_PRODUCTS;
+    p->shape.n_products = MOST_PRODUCTS;
+    return lksi_cuda_product_create(p->cuda, &rest, &p->rest);
 }
 
 lks_status lksi_cuda_product_create(lksi_cuda *cuda, const lksi_cuda_product_shape *shape,
@@ -154,7 +167,8 @@ lks_status lksi_cuda_product_create(lksi_cuda *cuda, const lksi_cuda_product_sha
     p->cuda = cuda;
     p->shape = *shape;
     p->has_epilogue = shape->has_bias && !shape->is_relu;
-    lks_status status = make_operation(p);
+    lks_status status = make_rest(p);
+    if (status == LKS_OK) status = make_operation(p);
     if (status == LKS_OK) status = make_layouts(p);
     if (status == LKS_OK) status = choose_algorithm(p);
     if (status == LKS_OK)
@@ -185,8 +199,7 @@ static lks_status multiply(const lksi_cuda_product *p, const void *a, const void
                                 lksi_op_name(p->shape.op));
 }
 
-lks_status lksi_cuda_product_run(const lksi_cuda_product *p, const void *a, const void *b, const float *bias,
-                                 float *y) {
+static lks_status run_first(const lksi_cuda_product *p, const void *a, const void *b, const float *bias, float *y) {
     const lksi_cuda_product_shape *s = &p->shape;
     if (p->has_epilogue) LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     LKS_TRY(multiply(p, a, b, y));
@@ -195,4 +208,15 @@ lks_status lksi_cuda_product_run(const lksi_cuda_product *p, const void *a, cons
         p->cuda,
         &(lksi_cuda_ending){.x = y, .bias = s->has_bias ? bias : NULL, .n_columns = s->n, .is_relu = s->is_relu},
         (size_t)(s->n_products * s->m * s->n), y);
+}
+
+lks_status lksi_cuda_product_run(const lksi_cuda_product *p, const void *a, const void *b, const float *bias,
+                                 float *y) {
+    const lksi_cuda_product_shape *s = &p->shape;
+    size_t nbytes_each = s->is_rounded ? sizeof(uint16_t) : sizeof(float);
+    LKS_TRY(run_first(p, a, b, bias, y));
+    if (p->rest == NULL) return LKS_OK;
+    return lksi_cuda_product_run(p->rest, (const char *)a + (size_t)(s->n_products * s->m * s->k) * nbytes_each,
+                                 (const char *)b + (size_t)(s->n_products * s->k * s->n) * nbytes_each, bias,
+                                 y + s->n_products * s->m * s->n);
 }

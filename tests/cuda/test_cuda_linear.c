@@ -97,6 +97,16 @@ static void matmul_with_batches_and_transposes(void **state) {
         &(operator_case){.op = LKSI_OP_MATMUL, .n_inputs = 2, .inputs = {SHAPE(LKS_F32, 5, 3), SHAPE(LKS_F32, 3, 2)}});
 }
 
+/* cuBLAS takes at most 65535 matrices at once. */
+static void matmul_of_many_matrices(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        check_operator(&(operator_case){.op = LKSI_OP_MATMUL,
+                                        .n_inputs = 2,
+                                        .inputs = {SHAPE(LKS_F32, 2, 70001, 1, 3), SHAPE(LKS_F32, 2, 70001, 3, 2)},
+                                        .is_bf16 = i == 1});
+}
+
 static void recorded_linear(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++)
@@ -132,6 +142,7 @@ int main(void) {
                                        cmocka_unit_test(operands_of_a_grid_and_more_are_rounded),
                                        cmocka_unit_test(linear_gradients),
                                        cmocka_unit_test(matmul_with_batches_and_transposes),
+                                       cmocka_unit_test(matmul_of_many_matrices),
                                        cmocka_unit_test(recorded_linear),
                                        cmocka_unit_test(what_cublas_refuses_is_one_clear_line)};
     return run_cuda_tests("cuda linear", tests);

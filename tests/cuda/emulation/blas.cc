@@ -90,6 +90,7 @@ cublasStatus_t check(const operation &op, const layout &a, const layout &b, cons
     uint64_t n = op.transpose_b == CUBLAS_OP_N ? b.columns : b.rows;
     if (m != d.rows || n != d.columns || k != k_of_b || !(c == d)) return CUBLAS_STATUS_INVALID_VALUE;
     if (a.n_batch != d.n_batch || b.n_batch != d.n_batch) return CUBLAS_STATUS_INVALID_VALUE;
+    if (d.n_batch > 65535) return CUBLAS_STATUS_NOT_SUPPORTED; // the limit where a batch is an axis of the grid
     for (const layout *l : {&a, &b, &d})
         if (l->rows == 0 || l->columns == 0 || l->leading < static_cast<int64_t>(l->rows))
             return CUBLAS_STATUS_INVALID_VALUE;
