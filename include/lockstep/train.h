@@ -219,8 +219,8 @@ LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
 /* --- files ---
  * All files are safetensors. Tensors are row-major and have the names of parameters and buffers.
  * A file is written under a temporary name beside `path` and then renamed. It has the permissions of a file that it
- * replaces, and its owner and group where the process may give them. "__metadata__" holds the SHA-256 of the data. It
- * is verified before anything is overwritten.
+ * replaces, and its owner and group where the process may give them. "__metadata__" holds the SHA-256 of the data and
+ * of the header. Both are verified before anything is overwritten.
  * Deadline:   In lks_trainer_save, lks_trainer_load and lks_trainer_resume the other ranks wait while rank 0 writes, or
  *             reads and verifies, the file. If this takes longer than the timeout of the group, they get
  *             LKS_ERR_TIMEOUT, which says that rank 0 waits for nobody.
@@ -293,8 +293,8 @@ LKS_API lks_status lks_distributed_optimizer_load(lks_distributed_optimizer *opt
 /* Loads a checkpoint from a file or from the newest intact checkpoint in a directory.
  *
  * In a directory only files named as by lks_checkpointer are considered. Rank 0 takes the one with the largest step
- * whose hash and entries are valid. Damaged files are skipped, with a warning on stderr that says why. If the directory
- * has no checkpoint, `position` becomes the beginning and nothing else changes.
+ * whose hashes and entries are valid. Damaged files are skipped, with a warning on stderr that says why. If the
+ * directory has no checkpoint, `position` becomes the beginning and nothing else changes.
  * `taken` (may be NULL) receives the path of the loaded file, or "" if there is none.
  * Collective: as lks_trainer_load.
  * Errors:     those of lks_trainer_load. A file of another run (LKS_ERR_ARGUMENT) and an unreadable file (LKS_ERR_FILE)

@@ -60,7 +60,7 @@ bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const c
 /* Entries "trainer.options" (u8), "trainer.counters" (i64) and "trainer.rule" (f64). The options are the text of the
  * position, filled up with zeros. The rule holds the fields of the rule that the trainer was created with, followed by
  * the current learning rate. */
-enum { LKSI_CHECKPOINT_VERSION = 5 };
+enum { LKSI_CHECKPOINT_VERSION = 6 };
 typedef struct lksi_checkpoint_counters {
     int64_t version, step, epoch, epoch_step, steps_per_epoch, global_batch, seed, data_hash, grains;
 } lksi_checkpoint_counters;

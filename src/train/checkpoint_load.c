@@ -119,7 +119,7 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
                       file->path, file->n_entries - n_expected);
 }
 
-/* The hash shows that the file is intact, so a mismatch means another model or version. */
+/* The hashes show that the file is intact, so a mismatch means another model or version. */
 static lks_status of_whole_file(lks_status status) {
     return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lksi_error_text()) : status;
 }
@@ -131,7 +131,8 @@ static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *
     const lksi_safetensors_entry *counters, *rule, *options;
     char saved_options[LKSI_OPTIONS_NBYTES + 1] = "";
     LKS_TRY(find_named(file, LKSI_COUNTERS_NAME, &counters));
-    if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
+    if (file->sha256[0] == '\0' || file->header_sha256[0] == '\0')
+        return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256 or no header_sha256", file->path);
     LKS_TRY(lksi_safetensors_verify(file));
     LKS_TRY(of_whole_file(check_entry(file, counters, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS})));
     LKS_TRY(lksi_safetensors_read(file, counters, &head->counters));

@@ -2,6 +2,9 @@
  * shape, data_offsets} and "__metadata__" to strings; the data, row-major and little-endian. Offsets count from the
  * first byte of the data.
  *
+ * "__metadata__" holds two hashes: sha256 of the data, and header_sha256 of the header in which the digits of both are
+ * zeros. Files of other programs have neither.
+ *
  * The reader does not trust the file. The header's size is limited, every number is checked before it is used, the
  * entries must cover the data without gap or overlap, and names must be unique. */
 #ifndef LKSI_SAFETENSORS_H
@@ -29,10 +32,10 @@ typedef struct lksi_safetensors {
     uint64_t data_begin, data_nbytes;
     lksi_safetensors_entry *entries; /* sorted by name */
     size_t n_entries;
-    char sha256[65]; /* of the data, from "__metadata__"; empty if it has none */
+    char sha256[65], header_sha256[65]; /* from "__metadata__"; empty if it has none */
 } lksi_safetensors;
 
-/* Reads the header and checks it against the length of the file. The caller owns *file.
+/* Reads the header and checks it against its hash and the length of the file. The caller owns *file.
  * Errors: LKS_ERR_FILE. LKS_ERR_FORMAT: the text names the file and, if there is one, the entry. */
 lks_status lksi_safetensors_open(lksi_safetensors **file, const char *path);
 void lksi_safetensors_close(lksi_safetensors *file); /* accepts NULL */
@@ -40,7 +43,9 @@ void lksi_safetensors_close(lksi_safetensors *file); /* accepts NULL */
 /* Reads the length of the header from the first bytes of the file, and checks it. */
 lks_status lksi_safetensors_header_nbytes(const char *path, const void *first_bytes, uint64_t file_nbytes,
                                           uint64_t *header_nbytes);
-/* Fills in entries and sha256 from a header. `file` has path and data_nbytes. lksi_safetensors_close frees the entries,
+/* Hashes a header in which the digits of both hashes are zeros. */
+lks_status lksi_safetensors_hash_header(const char *header, size_t nbytes, char hex[65]);
+/* Fills in entries and hashes from a header. `file` has path and data_nbytes. lksi_safetensors_close frees the entries,
  * also after an error. */
 lks_status lksi_safetensors_parse(lksi_safetensors *file, const char *header, size_t header_nbytes);
 

@@ -1,4 +1,4 @@
-/* Writing safetensors files. The hash precedes the data that it covers, so it is filled in at the end. */
+/* Writing safetensors files. The hash of the data precedes the data, so it is filled in at the end. */
 #include "train/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -10,8 +10,8 @@ struct lksi_safetensors_writer {
     cJSON *header;
     uint64_t declared_nbytes;
     lksi_new_file *file;
-    uint64_t hash_offset; /* of the hash digits in the file */
-    lksi_sha256 *hash;
+    uint64_t hash_offset; /* of the digits of the data's hash in the file */
+    lksi_sha256 *hash;    /* of the data */
 };
 
 /* cJSON returns NULL only if memory is exhausted. */
@@ -24,10 +24,11 @@ lks_status lksi_safetensors_writer_create(lksi_safetensors_writer **writer) {
     if (created == NULL) return LKS_ERR_MEMORY;
     created->header = cJSON_CreateObject();
     lks_status status = made(created->header);
-    if (status == LKS_OK) { /* __metadata__ comes first, so that the first match of NO_HASH is its sha256 */
+    if (status == LKS_OK) { /* __metadata__ comes first, so that the first two matches of NO_HASH are its hashes */
         cJSON *metadata = cJSON_AddObjectToObject(created->header, "__metadata__");
         status = made(cJSON_AddStringToObject(metadata, "format", "pt")); /* readers for PyTorch require it */
         if (status == LKS_OK) status = made(cJSON_AddStringToObject(metadata, "sha256", NO_HASH));
+        if (status == LKS_OK) status = made(cJSON_AddStringToObject(metadata, "header_sha256", NO_HASH));
     }
     if (status == LKS_OK)
         *writer = created;
@@ -58,20 +59,29 @@ lks_status lksi_safetensors_declare(lksi_safetensors_writer *writer, const char 
     return LKS_OK;
 }
 
+/* `header` is a string with zeros as the digits of both hashes. Fills in its own. */
+static lks_status fill_in_header_hash(lksi_safetensors_writer *writer, char *header, size_t nbytes) {
+    char hex[65], *of_data = strstr(header, NO_HASH), *of_header = strstr(of_data + 64, NO_HASH);
+    writer->hash_offset = 8 + (uint64_t)(of_data - header);
+    LKS_TRY(lksi_safetensors_hash_header(header, nbytes, hex));
+    memcpy(of_header, hex, 64);
+    return LKS_OK;
+}
+
 /* Pads the header with blanks to whole pages, so that the data can be mapped and can be written with direct I/O. */
 static lks_status write_header(lksi_safetensors_writer *writer, const char *text) {
     enum { PAGE_NBYTES = 4096 };
-    unsigned char length[8];
-    char blanks[PAGE_NBYTES];
-    const size_t text_nbytes = strlen(text), over = (sizeof length + text_nbytes) % PAGE_NBYTES;
-    const size_t padding = over == 0 ? 0 : PAGE_NBYTES - over;
-    const uint64_t nbytes = text_nbytes + padding;
-    memset(blanks, ' ', padding);
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(nbytes >> (8 * i));
-    writer->hash_offset = 8 + (uint64_t)(strstr(text, NO_HASH) - text);
-    LKS_TRY(lksi_new_file_write(writer->file, length, sizeof length));
-    LKS_TRY(lksi_new_file_write(writer->file, text, text_nbytes));
-    return lksi_new_file_write(writer->file, blanks, padding);
+    const size_t text_nbytes = strlen(text), over = (8 + text_nbytes) % PAGE_NBYTES;
+    const size_t nbytes = text_nbytes + (over == 0 ? 0 : PAGE_NBYTES - over);
+    char *bytes = lksi_alloc(8 + nbytes + 1); /* a string */
+    if (bytes == NULL) return LKS_ERR_MEMORY;
+    for (int i = 0; i < 8; i++) bytes[i] = (char)((uint64_t)nbytes >> (8 * i));
+    memset(bytes + 8, ' ', nbytes);
+    memcpy(bytes + 8, text, text_nbytes);
+    lks_status status = fill_in_header_hash(writer, bytes + 8, nbytes);
+    if (status == LKS_OK) status = lksi_new_file_write(writer->file, bytes, 8 + nbytes);
+    lksi_free(bytes);
+    return status;
 }
 
 lks_status lksi_safetensors_begin(lksi_safetensors_writer *writer, const char *path) {

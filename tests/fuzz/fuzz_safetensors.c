@@ -20,6 +20,7 @@ static void check(const lksi_safetensors *file) {
     }
     if (covered != file->data_nbytes) abort();
     if (file->sha256[0] != '\0' && strlen(file->sha256) != 64) abort();
+    if (file->header_sha256[0] != '\0' && strlen(file->header_sha256) != 64) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {

@@ -107,6 +107,10 @@ data = open(sys.argv[1], "rb").read()
 header, body = json.loads(data[8:8 + length]), data[8 + length:]
 metadata = header.pop("__metadata__")
 assert length % 8 == 0 and metadata["sha256"] == hashlib.sha256(body).hexdigest()
+blank = data[8:8 + length]
+for digits in metadata["sha256"], metadata["header_sha256"]:
+    blank = blank.replace(digits.encode(), b"0" * 64)
+assert metadata["header_sha256"] == hashlib.sha256(blank).hexdigest()
 end = 0
 for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
     assert entry["data_offsets"][0] == end, name

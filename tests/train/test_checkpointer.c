@@ -249,13 +249,17 @@ static void spoil(int64_t step, int how) {
     case 3: /* something else */
         write_bytes(path, "step,loss\n1,2.3\n", 16);
         break;
+    case 4: /* a bit flipped in the name of an entry */
+        *strchr(strstr((char *)bytes + 8, "fc2.bias"), 'b') ^= 1;
+        write_bytes(path, bytes, nbytes);
+        break;
     default: /* not a regular file */
         assert_int_equal(unlink(path), 0);
         assert_int_equal(mkdir(path, 0777), 0);
     }
     lksi_free(bytes);
 }
-enum { N_WAYS = 5 };
+enum { N_WAYS = 6 };
 
 static void damaged_ones_are_passed_over_and_the_one_before_is_used(void **state) {
     (void)state;

@@ -193,6 +193,37 @@ static void a_wrong_hash_is_noticed(void **state) {
     lksi_safetensors_close(file);
 }
 
+/* Also in the blanks behind it, and in both hashes. Without the name of its hash it passes for another program's. */
+static void a_flipped_bit_in_a_header_is_noticed(void **state) {
+    (void)state;
+    lksi_safetensors *file;
+    lksi_safetensors_writer *writer;
+    char *bytes;
+    size_t nbytes;
+    assert_ok(lksi_safetensors_writer_create(&writer));
+    assert_ok(lksi_safetensors_declare(writer, "m", LKS_F32, 1, (int64_t[]){1}));
+    assert_ok(lksi_safetensors_begin(writer, path));
+    assert_ok(lksi_safetensors_append(writer, "\0\0\0", 4));
+    assert_ok(lksi_safetensors_finish(writer));
+    lksi_safetensors_writer_destroy(writer);
+    assert_ok(lksi_file_read(path, 1 << 20, (void **)&bytes, &nbytes));
+    for (size_t i = 8; i < nbytes - 4; i++) {
+        bytes[i] ^= 1;
+        write_bytes(bytes, nbytes);
+        lks_status status = lksi_safetensors_open(&file, path);
+        if (status == LKS_OK) {
+            status = file->header_sha256[0] == '\0' ? LKS_ERR_FORMAT : lksi_safetensors_verify(file);
+            lksi_safetensors_close(file);
+        }
+        if (status != LKS_ERR_FORMAT) fail_msg("byte %zu: %d", i, (int)status);
+        bytes[i] ^= 1;
+    }
+    strstr(bytes + 8, "\"m\"")[1] = 'n';
+    write_bytes(bytes, nbytes);
+    refuse("damaged: the hash of its header is ");
+    lksi_free(bytes);
+}
+
 static void a_file_that_is_not_finished_is_not_there(void **state) {
     (void)state;
     lksi_safetensors_writer *writer;
@@ -237,6 +268,7 @@ int main(void) {
         cmocka_unit_test(metadata_is_strings),
         cmocka_unit_test(a_header_that_would_take_much_memory_is_refused),
         cmocka_unit_test(a_wrong_hash_is_noticed),
+        cmocka_unit_test(a_flipped_bit_in_a_header_is_noticed),
         cmocka_unit_test(a_file_that_is_not_finished_is_not_there),
         cmocka_unit_test(running_out_of_memory_leaves_nothing),
     };
