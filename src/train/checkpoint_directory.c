@@ -82,7 +82,7 @@ static void remove_file(const char *path) {
         lksi_log(LKS_LOG_WARNING, "%s: an old checkpoint cannot be removed: %s", path, strerror(errno));
 }
 
-void lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t keep) {
+void lksi_checkpoint_prune(const char *directory, int64_t previous, int64_t newest, int64_t keep) {
     int64_t *steps, n_kept = 0;
     size_t count;
     if (lksi_checkpoint_list(directory, &steps, &count) != LKS_OK) {
@@ -91,7 +91,8 @@ void lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t keep) 
     }
     for (size_t i = 0; i < count; i++) {
         char path[LKSI_PATH_NBYTES];
-        if (steps[i] <= newest && n_kept++ < keep) continue;
+        bool is_of_this_run = steps[i] == newest || (steps[i] < newest && steps[i] <= previous);
+        if (is_of_this_run && n_kept++ < keep) continue;
         lksi_checkpoint_path(path, directory, steps[i]);
         remove_file(path);
     }

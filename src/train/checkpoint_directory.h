@@ -11,10 +11,11 @@
 void lksi_checkpoint_path(char path[LKSI_PATH_NBYTES], const char *directory, int64_t step);
 /* Lists the steps that have a file, newest first. Other file names are ignored. The caller frees *steps. */
 lks_status lksi_checkpoint_list(const char *directory, int64_t **steps, size_t *count);
-/* Removes all checkpoints except the `keep` newest ones up to step `newest`. Call it when the file of `newest` is
- * durable. Files of later steps are removed too: their run was abandoned and continued from an earlier step. A file
- * that cannot be removed is a warning. */
-void lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t keep);
+/* Removes all checkpoints except the `keep` newest ones of the run that has just written `newest`. Call it when that
+ * file is durable. The run's checkpoint before it is of step `previous` or earlier. So files between the two are not
+ * its own, nor are those of later steps: it was resumed from before them because they could not be used. A file that
+ * cannot be removed is a warning. */
+void lksi_checkpoint_prune(const char *directory, int64_t previous, int64_t newest, int64_t keep);
 /* Creates the directory if it is missing, locks it, and removes partial files of killed writers. *descriptor holds the
  * lock and releases it when closed. It is -1 on a file system without locks, which is a warning.
  * Errors: LKS_ERR_FILE. LKS_ERR_STATE: another run holds the lock. The text names it. */

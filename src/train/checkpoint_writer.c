@@ -18,6 +18,7 @@ struct lksi_checkpoint_writer {
     const lksi_checkpoint *checkpoint;
     const char *directory;
     int64_t keep;
+    int64_t previous; /* step of the last file; before the first, the step at which the run began or was resumed */
     lksi_thread *thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -27,7 +28,7 @@ struct lksi_checkpoint_writer {
     char text[1024];
 };
 
-static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
+static lks_status write_and_prune(lksi_checkpoint_writer *writer) {
     char path[LKSI_PATH_NBYTES];
     lksi_checkpoint_path(path, writer->directory, writer->step);
     int64_t began_ns = lksi_now_ns();
@@ -35,7 +36,8 @@ static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
     lksi_log(LKS_LOG_INFO, "%s: %zu bytes, copied in %.1f ms, written in %.1f ms", path,
              writer->checkpoint->image_nbytes, (double)writer->copied_ns / 1e6,
              (double)(lksi_now_ns() - began_ns) / 1e6);
-    lksi_checkpoint_prune(writer->directory, writer->step, writer->keep);
+    lksi_checkpoint_prune(writer->directory, writer->previous, writer->step, writer->keep);
+    writer->previous = writer->step;
     return LKS_OK;
 }
 
@@ -77,6 +79,7 @@ lks_status lksi_checkpoint_writer_create(lksi_checkpoint_writer **writer, const 
     created->checkpoint = checkpoint;
     created->directory = directory;
     created->keep = keep;
+    created->previous = trainer->n_steps;
     pthread_mutex_init(&created->mutex, NULL);
     pthread_cond_init(&created->changed, NULL);
     lks_status status = lksi_thread_create(&created->thread, run, created, "lockstep-save");

@@ -320,6 +320,28 @@ static void later_ones_that_were_passed_over_do_not_outlive_the_next(void **stat
     assert_steps("6 12 16");
 }
 
+/* Nor does one between the step that was resumed and the next: it would be kept in place of one that can be used. */
+static void earlier_ones_that_were_passed_over_do_not_outlive_the_next(void **state) {
+    (void)state;
+    run before = {.until = 18, .every = 6}, after = {.until = 20, .every = 10, .keep = 2};
+    empty_directory();
+    run_ranks(2, train, &before);
+    spoil(12, 0);
+    spoil(18, 0);
+    lks_log_set_level(LKS_LOG_ERROR);
+    run_ranks(2, train, &after);
+    lks_log_set_level(LKS_LOG_WARNING);
+    assert_int_equal(after.began_at, 6);
+    assert_steps("10 20");
+    run last = {.until = 24, .every = 24, .keep = 3};
+    spoil(20, 1);
+    lks_log_set_level(LKS_LOG_ERROR);
+    run_ranks(1, train, &last);
+    lks_log_set_level(LKS_LOG_WARNING);
+    assert_int_equal(last.began_at, 10);
+    assert_steps("10 24");
+}
+
 /* --- what cannot be read now, but maybe later --- */
 
 static int resume_from_what_cannot_be_read(void *argument) {
@@ -674,6 +696,7 @@ int main(void) {
         cmocka_unit_test(damaged_ones_are_passed_over_and_the_one_before_is_used),
         cmocka_unit_test(a_directory_of_damaged_ones_is_not_taken_for_an_empty_one),
         cmocka_unit_test(later_ones_that_were_passed_over_do_not_outlive_the_next),
+        cmocka_unit_test(earlier_ones_that_were_passed_over_do_not_outlive_the_next),
         cmocka_unit_test(a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one),
         cmocka_unit_test(a_directory_that_cannot_be_read_does_not_end_a_run),
         cmocka_unit_test(a_newest_one_that_cannot_be_looked_at_is_not_passed_over),
