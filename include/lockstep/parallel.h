@@ -66,8 +66,8 @@ typedef enum lks_strategy {
  * In a group of one rank bf16, f16 and PowerSGD leave the sum exact. A hook is called as with more ranks.
  * Gradients that are not finite stay not finite and do not enter the residual. If such a step is not refused, the
  * residuals of these elements become 0, with PowerSGD those of the whole matrix.
- * A step that is refused without being fatal to the group drops its gradients and leaves the residuals as they were
- * before it. PowerSGD's Q may have changed. A hook is not told of the refusal.
+ * A step that is refused without being fatal to the group drops its gradients and leaves the residuals and PowerSGD's Q
+ * as they were before it. A hook is not told of the refusal.
  *
  * Source:     Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
  *             "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */

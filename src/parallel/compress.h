@@ -30,8 +30,8 @@ size_t lksi_compressor_nbytes(const lksi_compressor *compressor);
 /* Replaces elements [begin, begin + count) of the store's gradients by their sum over all ranks. Collective. The ranges
  * are the same on all ranks, but may change from step to step. A call with a new largest range allocates. */
 lks_status lksi_compressor_reduce(lksi_compressor *compressor, size_t begin, size_t count);
-/* Adopts the residuals of a step that takes place. The step must have reduced each element exactly once. Without this
- * call the next step begins with the same residuals as this one. Not collective. */
+/* Adopts the residuals and PowerSGD's Q of a step that takes place. The step must have reduced each element exactly
+ * once. Without this call the next step begins with the same ones as this one. Not collective. */
 void lksi_compressor_adopt(lksi_compressor *compressor);
 
 #endif

@@ -59,15 +59,16 @@ typedef struct lksi_matrix {
 
 typedef struct lksi_power_compression {
     int rank;
-    int64_t step; /* selects the random numbers of redrawn columns */
+    int64_t step; /* steps that took place: selects the random numbers of redrawn columns */
     lksi_matrix *matrices;
     int n_matrices;
     int *plain; /* the other parameters' indices */
     int n_plain;
-    float *errors;  /* all matrices' residuals and errors */
-    float *lefts;   /* all matrices' P, then the plain gradients: the operand of the first all_reduce */
-    float *rights;  /* all matrices' Q */
-    float *logical; /* room for any matrix */
+    float *errors;      /* all matrices' residuals and errors */
+    float *lefts;       /* all matrices' P, then the plain gradients: the operand of the first all_reduce */
+    float *rights;      /* all matrices' Q */
+    float *kept_rights; /* Q of the last step that took place */
+    float *logical;     /* room for any matrix */
     size_t errors_count, lefts_count, plain_count, rights_count, logical_count;
 } lksi_power_compression;
 

@@ -60,7 +60,7 @@ static void make_orthonormal(float *columns, size_t count, int rank) {
 
 /* Normalises the columns of Q for the next step. Only their directions matter, and this keeps lengths in the range of
  * floats. Columns that are zero or not finite are redrawn. Returns whether all of Q was finite. */
-static bool renew(const lksi_power_compression *power, const lksi_matrix *matrix) {
+static bool renew(const lksi_power_compression *power, const lksi_matrix *matrix, int64_t step) {
     bool is_finite = true;
     for (int k = 0; k < power->rank; k++) {
         float *column = matrix->right + (size_t)k * matrix->columns;
@@ -71,8 +71,7 @@ static bool renew(const lksi_power_compression *power, const lksi_matrix *matrix
         }
         is_finite = is_finite && isfinite(before);
         for (size_t j = 0; j < matrix->columns; j++)
-            column[j] =
-                (float)lksi_random_normal((uint64_t)power->step, matrix->stream, (uint64_t)k * matrix->columns + j);
+            column[j] = (float)lksi_random_normal((uint64_t)step, matrix->stream, (uint64_t)k * matrix->columns + j);
     }
     return is_finite;
 }
@@ -103,9 +102,10 @@ static lks_status alloc_all(const lksi_compressor *compressor, lksi_power_compre
     power->errors = lksi_alloc_array(power->errors_count, sizeof(float));
     power->lefts = lksi_alloc_array(power->lefts_count + power->plain_count, sizeof(float));
     power->rights = lksi_alloc_array(power->rights_count, sizeof(float));
+    power->kept_rights = lksi_alloc_array(power->rights_count, sizeof(float));
     power->logical = lksi_alloc_array(power->logical_count, sizeof(float));
     return power->matrices != NULL && power->plain != NULL && power->errors != NULL && power->lefts != NULL &&
-                   power->rights != NULL && power->logical != NULL
+                   power->rights != NULL && power->kept_rights != NULL && power->logical != NULL
                ? LKS_OK
                : LKS_ERR_MEMORY;
 }
@@ -143,13 +143,18 @@ lks_status lksi_power_create(lksi_compressor *compressor) {
     return LKS_OK;
 }
 
+static void keep_rights(lksi_power_compression *power) {
+    memcpy(power->kept_rights, power->rights, power->rights_count * sizeof *power->rights);
+}
+
 /* renew draws all columns, because they are zero. The draws are the same on all ranks. */
 void lksi_power_reset(lksi_compressor *compressor) {
     lksi_power_compression *power = &compressor->power;
     power->step = 0;
     memset(power->errors, 0, power->errors_count * sizeof *power->errors);
     memset(power->rights, 0, power->rights_count * sizeof *power->rights);
-    for (int i = 0; i < power->n_matrices; i++) (void)renew(power, &power->matrices[i]);
+    for (int i = 0; i < power->n_matrices; i++) (void)renew(power, &power->matrices[i], 0);
+    keep_rights(power);
 }
 
 void lksi_power_destroy(lksi_compressor *compressor) {
@@ -159,12 +164,13 @@ void lksi_power_destroy(lksi_compressor *compressor) {
     lksi_free(power->errors);
     lksi_free(power->lefts);
     lksi_free(power->rights);
+    lksi_free(power->kept_rights);
     lksi_free(power->logical);
 }
 
 size_t lksi_power_nbytes(const lksi_compressor *compressor) {
     const lksi_power_compression *power = &compressor->power;
-    return (power->errors_count + power->lefts_count + power->plain_count + power->rights_count +
+    return (power->errors_count + power->lefts_count + power->plain_count + 2 * power->rights_count +
             power->logical_count) *
            sizeof(float);
 }
@@ -219,7 +225,7 @@ static lks_status conclude(const lksi_compressor *compressor, const lksi_matrix 
     size_t logical_count = matrix->rows * matrix->columns, count;
     memset(power->logical, 0, logical_count * sizeof(float));
     add_product(compressor, matrix, 1, power->logical);
-    if (!renew(power, matrix)) memset(matrix->error, 0, logical_count * sizeof(float));
+    if (!renew(power, matrix, power->step + 1)) memset(matrix->error, 0, logical_count * sizeof(float));
     float *stored = gradient_of(compressor, matrix->index, &count);
     return lksi_store_pack(compressor->store, matrix->index, power->logical, stored);
 }
@@ -248,7 +254,7 @@ static lks_status each_matrix(lksi_compressor *compressor,
 lks_status lksi_power_reduce(lksi_compressor *compressor) {
     lksi_power_compression *power = &compressor->power;
     if (lks_group_size(compressor->group) == 1) return LKS_OK;
-    power->step++;
+    memcpy(power->rights, power->kept_rights, power->rights_count * sizeof *power->rights);
     LKS_TRY(each_matrix(compressor, project));
     move_plain(compressor, false);
     LKS_TRY(lks_all_reduce(compressor->group, power->lefts, power->lefts, power->lefts_count + power->plain_count,
@@ -265,6 +271,8 @@ lks_status lksi_power_reduce(lksi_compressor *compressor) {
 }
 
 void lksi_power_adopt(lksi_compressor *compressor) {
+    compressor->power.step++;
+    keep_rights(&compressor->power);
     for (int i = 0; i < compressor->power.n_matrices; i++)
         lksi_exchange_arrays(&compressor->power.matrices[i].residual, &compressor->power.matrices[i].error);
 }
