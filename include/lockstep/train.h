@@ -281,8 +281,9 @@ LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_
 /* Save and load a checkpoint for a custom training loop.
  *
  * The file holds the parameters and buffers of the optimizer's store, the optimizer's state, steps and rule, and the
- * position. It has the format of a trainer's checkpoint with seed 0 and without grains. It does not hold other state of
- * the loop, such as its seed or a model's states. Call these functions between a step and the next backward pass.
+ * position. It has the format of a trainer's checkpoint with seed 0 and without grains. A trainer's checkpoint with
+ * another seed or with grains is refused. The file does not hold other state of the loop, such as its seed or a model's
+ * states. Call these functions between a step and the next backward pass.
  * Collective: as lks_trainer_save and lks_trainer_load.
  * Errors:     as lks_trainer_save and lks_trainer_load.
  *             LKS_ERR_STATE: this rank has accumulated passes for the next step. */

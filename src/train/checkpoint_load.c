@@ -62,6 +62,13 @@ static lks_status check_counters(const lks_trainer *trainer, const char *path, c
     if (counters->version != LKSI_CHECKPOINT_VERSION)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a checkpoint of version %lld, this library reads %d", path,
                           (long long)counters->version, LKSI_CHECKPOINT_VERSION);
+    bool is_own_loop = trainer->loss == NULL;
+    if (is_own_loop && (counters->seed != 0 || counters->grains != 0))
+        return lksi_error(
+            LKS_ERR_ARGUMENT,
+            "%s: it was saved by a trainer with seed %llu and %lld grains: lks_trainer_load reads it, and "
+            "lks_store_load its weights",
+            path, (unsigned long long)counters->seed, (long long)counters->grains);
     if (counters->seed != (int64_t)trainer->options.seed)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with seed %llu, this run has %llu", path,
                           (unsigned long long)counters->seed, (unsigned long long)trainer->options.seed);

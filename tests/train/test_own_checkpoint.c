@@ -179,6 +179,32 @@ static int load_with_another_rule(void *argument) {
     return 0;
 }
 
+/* It has the same weights and rule, but the seed of a trainer. */
+static int load_a_trainers_checkpoint(void *argument) {
+    loop l = {0};
+    lks_trainer *trainer;
+    RANK_CHECK(create(&l, argument) == 0);
+    lks_trainer_options options = {
+        .group = l.group, .features = l.x, .labels = l.y, .optimizer = rule_of(argument), .seed = 9};
+    RANK_OK(lks_trainer_create(&trainer, l.loss, &options));
+    RANK_OK(lks_trainer_save(trainer, path, &l.position));
+    lks_trainer_destroy(trainer);
+    RANK_CHECK(lks_distributed_optimizer_load(l.optimizer, path, &l.position) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "saved by a trainer with seed 9 and 0 grains") != NULL);
+    options.seed = 0;
+    RANK_OK(lks_trainer_create(&trainer, l.loss, &options));
+    RANK_OK(lks_trainer_save(trainer, path, &l.position));
+    lks_trainer_destroy(trainer);
+    RANK_OK(lks_distributed_optimizer_load(l.optimizer, path, &l.position));
+    destroy(&l);
+    return 0;
+}
+
+static void a_trainers_checkpoint_is_called_so(void **state) {
+    (void)state;
+    run_ranks(2, load_a_trainers_checkpoint, &(run){0});
+}
+
 static int save_between_passes(void *argument) {
     loop l = {0};
     RANK_CHECK(create(&l, argument) == 0);
@@ -222,6 +248,7 @@ int main(void) {
         cmocka_unit_test(a_loop_goes_on_to_the_same_bits),
         cmocka_unit_test(other_ranks_and_another_store_take_the_same_file),
         cmocka_unit_test(a_checkpoint_replaces_torn_parameters),
+        cmocka_unit_test(a_trainers_checkpoint_is_called_so),
         cmocka_unit_test(another_rule_an_unfinished_step_and_nothing_are_refused),
     };
     int n_failed = run_group(tests);
