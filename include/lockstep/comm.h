@@ -77,7 +77,8 @@ typedef struct lks_init_options {
  * Launchers:  The environment variables are read in this order:
  *             1. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and LOCAL_RANK and LOCAL_WORLD_SIZE if they are set.
  *             lockstep run and torchrun set them. Without LOCAL_WORLD_SIZE all ranks must be on one host if MASTER_ADDR
- *             is a loopback address, and may be on several otherwise.
+ *             is a loopback address, and may be on several otherwise. If torchrun's agent has MASTER_PORT itself
+ *             (TORCHELASTIC_USE_AGENT_STORE is "True"), the ranks meet at MASTER_PORT + 1 (65534 for 65535).
  *             2. OMPI_COMM_WORLD_* or PMI_*. mpirun sets them.
  *             3. SLURM_*, inside a step of srun. The ranks meet on the first node, at port 20000 + (101 job + step) mod
  *             10000. MASTER_ADDR and MASTER_PORT override this. Under sbatch or salloc without srun, a program is a

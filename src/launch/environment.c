@@ -94,6 +94,7 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
     lksi_notice_board_name(&environment->board, getppid(), environment->master_port);
     setenv("MASTER_ADDR", environment->master_address, 1);
     setenv("MASTER_PORT", environment->master_port, 1);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE"); /* torchrun's, whose agent has the MASTER_PORT that is replaced here */
     set_default("LOCKSTEP_JOB_KEY", environment->job_key);
     set_default("LOCKSTEP_LINE_BUFFERED", "1");
     if (job->prefix)

@@ -13,8 +13,8 @@
 /* Sets the variables in a text like "RANK=1 WORLD_SIZE=3", after it has unset all variables that launchers set.
  * Underscores stay. */
 static void set_only(const char *assignments) {
-    static const char *const prefixes[] = {"RANK=", "WORLD_SIZE=", "LOCAL_",    "MASTER_", "OMPI_",
-                                           "PMI_",  "PMIX_",       "MPI_LOCAL", "SLURM",   "LOCKSTEP_"};
+    static const char *const prefixes[] = {"RANK=", "WORLD_SIZE=",   "LOCAL_",    "MASTER_", "OMPI_",    "PMI_",
+                                           "PMIX_", "TORCHELASTIC_", "MPI_LOCAL", "SLURM",   "LOCKSTEP_"};
     extern char **environ;
     for (char **each = environ; *each != NULL;) {
         bool is_launchers = false;
@@ -51,6 +51,7 @@ static void set_only(const char *assignments) {
 #define SCRIPT                                                                                                         \
     "SLURM_JOB_ID=12 SLURM_PROCID=0 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=3(x2),1 "
 #define MASTER "MASTER_ADDR=10.0.0.1 MASTER_PORT=1234 "
+#define BESIDE_TORCHRUN "TORCHELASTIC_USE_AGENT_STORE=True"
 
 typedef struct expected {
     const char *variables;
@@ -66,6 +67,14 @@ static void ranks_are_who_their_launcher_says(void **state) {
         {"", LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
         {"RANK=1 WORLD_SIZE=3 " MASTER, LKSI_LAUNCHER_TORCHRUN, 1, 3, 0, 0, "10.0.0.1", 1234},
         {"RANK=1 WORLD_SIZE=3 " MASTER "MASTER_ADDR=::1", LKSI_LAUNCHER_TORCHRUN, 1, 3, 1, 3, "::1", 1234},
+        /* torchrun's agent may have the port itself. */
+        {"RANK=1 WORLD_SIZE=3 " MASTER BESIDE_TORCHRUN, LKSI_LAUNCHER_TORCHRUN, 1, 3, 0, 0, "10.0.0.1", 1235},
+        {"RANK=1 WORLD_SIZE=3 " MASTER "TORCHELASTIC_USE_AGENT_STORE=False", LKSI_LAUNCHER_TORCHRUN, 1, 3, 0, 0,
+         "10.0.0.1", 1234},
+        {"RANK=1 WORLD_SIZE=3 MASTER_ADDR=10.0.0.1 MASTER_PORT=65534 " BESIDE_TORCHRUN, LKSI_LAUNCHER_TORCHRUN, 1, 3, 0,
+         0, "10.0.0.1", 65535},
+        {"RANK=1 WORLD_SIZE=3 MASTER_ADDR=10.0.0.1 MASTER_PORT=65535 " BESIDE_TORCHRUN, LKSI_LAUNCHER_TORCHRUN, 1, 3, 0,
+         0, "10.0.0.1", 65534},
         {OPENMPI MASTER, LKSI_LAUNCHER_OPENMPI, 2, 4, 0, 2, "10.0.0.1", 1234},
         {HYDRA MASTER, LKSI_LAUNCHER_PMI, 3, 4, 1, 2, "10.0.0.1", 1234},
         {"PMI_RANK=1 PMI_SIZE=2 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 0, 0, "10.0.0.1", 1234},

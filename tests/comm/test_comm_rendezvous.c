@@ -636,6 +636,22 @@ static void a_port_in_use_is_named(void **state) {
     close(claimed);
 }
 
+static void so_is_the_port_next_to_torchruns(void **state) {
+    (void)state;
+    pid_t pids[1];
+    expectation named = {
+        LKS_ERR_TIMEOUT, 200, {"rank 0 cannot listen on 127.0.0.1:", "torchrun has MASTER_PORT itself"}};
+    int claimed = claim_master_port();
+    char text[16];
+    snprintf(text, sizeof text, "%d", atoi(getenv("MASTER_PORT")) - 1);
+    setenv("MASTER_PORT", text, 1), setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    assert_int_equal(listen(claimed, 1), 0);
+    pids[0] = start_process(0, 2, fails_as_expected, &named);
+    await_processes(pids, 1, -1);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    close(claimed);
+}
+
 /* --- meetings of some ranks of one host --- */
 
 /* Of three ranks on two hosts, rank 1 comes to the rendezvous but not to the meeting of its host. */
@@ -804,6 +820,7 @@ int main(void) {
         cmocka_unit_test(a_descriptor_that_is_no_such_socket_is_not_taken),
         cmocka_unit_test(a_socket_at_another_address_is_not_used),
         cmocka_unit_test(a_port_in_use_is_named),
+        cmocka_unit_test(so_is_the_port_next_to_torchruns),
         cmocka_unit_test(an_advertised_address_is_what_others_see),
         cmocka_unit_test(an_unspecified_address_is_not_what_others_see),
         cmocka_unit_test(an_address_that_every_host_takes_for_itself_is_refused),

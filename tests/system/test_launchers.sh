@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Ranks that MPI's launchers start and that are told where to meet (examples/launch/): their ranks, and the same bits as
-# elsewhere. Usage: test_launchers.sh BUILD_DIR. Without Debian's openmpi-bin or mpich it names what it skipped.
+# Ranks that torchrun starts, and ranks that MPI's launchers start and that are told where to meet (examples/launch/):
+# their ranks, and the same bits as elsewhere. Usage: test_launchers.sh BUILD_DIR. Without PyTorch or Debian's
+# openmpi-bin or mpich it names what it skipped.
 set -u
 # shellcheck source=tests/system/common.sh
 . tests/system/common.sh
@@ -18,7 +19,27 @@ run_under() { # FAMILY ARGUMENT...
 unset LOCKSTEP_JOB_KEY
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((15000 + $$ % 5000))
 
+# torchrun HOST OPTION...: one host of two, which ranks take for different ones.
+torchrun() {
+  LOCKSTEP_JOB_KEY=test LOCKSTEP_TIMEOUT_MS=20000 LOCKSTEP_HOST_ID=host-$1 timeout 60 "$python" -m torch.distributed.run \
+    --master_addr 127.0.0.1 --master_port "$MASTER_PORT" --nproc_per_node 1 --redirects 2 --tee 2 --log_dir "$work/torchrun-$1" \
+    --no_python --node_rank "$@"
+}
 n_launchers=0
+if python=$(tools/torch-python) && "$python" -c 'import torch.distributed.run' 2>/dev/null; then
+  n_launchers=1
+  torchrun 1 --nnodes 2 "$build/examples/hello" >"$work/other" 2>&1 &
+  run torchrun 0 --nnodes 2 "$build/examples/hello"
+  wait $! # its status does not count: the agent of PyTorch 1.13 may fail when the other has ended
+  check "under torchrun of two hosts ranks meet beside its store" eval '[ "$status" = 0 ] && out_has "rank 0 of 2 .*transport tcp" && grep -q "rank 1 of 2" "$work/other"'
+  run torchrun 0 --nnodes 1 "$lockstep" run -n 2 "$build/examples/hello"
+  check "a lockstep run below torchrun has its own" eval '[ "$status" = 0 ] && out_has "rank 1 of 2 .*transport shm"'
+  run "$lockstep" run -n 1 bash -c "$(declare -f torchrun); python=$python work=$work MASTER_PORT=$MASTER_PORT; torchrun 0 --nnodes 1 $build/examples/sum_of_ranks"
+  check "and a torchrun below lockstep run" [ "$status" = 0 ]
+else
+  echo "note: no Python here has PyTorch (Debian: python3-torch)"
+fi
+
 for launcher in openmpi mpich; do
   command -v mpirun.$launcher >/dev/null || { echo "note: no mpirun.$launcher (Debian: openmpi-bin, mpich)"; continue; }
   n_launchers=$((n_launchers + 1))
@@ -27,7 +48,7 @@ for launcher in openmpi mpich; do
   run_under $launcher -np 2 env RANK=0 WORLD_SIZE=1 "$build/examples/hello"
   check "and where RANK and WORLD_SIZE say otherwise, each is told" eval '[ "$(grep -cE "warning: .*WORLD_SIZE is 1, while (OMPI_COMM_WORLD|PMI)_SIZE is 2" "$work/err")" = 2 ]'
 done
-[ $n_launchers -gt 0 ] || { echo "skipped: no mpirun on this machine (Debian: openmpi-bin, mpich)"; exit 77; }
+[ $n_launchers -gt 0 ] || { echo "skipped: no torchrun or mpirun on this machine (Debian: python3-torch, openmpi-bin, mpich)"; exit 77; }
 
 if ! found=$(tools/find-data); then
   echo "note: no data set in MNIST's format on this machine; what trains on it is left out"

@@ -257,8 +257,9 @@ run run -n 2 bash -c 'echo $MASTER_PORT $LOCKSTEP_JOB_KEY'
 check "another job has another key" eval '! grep -qF "$(head -1 "$work/first" | cut -d" " -f2)" "$work/out"'
 run run -n 2 bash -c 'echo "$RANK ${LOCKSTEP_LISTENER_FD-unset} $(readlink /proc/self/fd/${LOCKSTEP_LISTENER_FD-none})"'
 check "rank 0 alone is handed the socket of MASTER_PORT" eval 'out_has "^0 [0-9]+ socket:" && out_has "^1 unset $"'
-OMP_NUM_THREADS=5 LOCKSTEP_JOB_KEY=abc RANK=9 LOCKSTEP_THREADS=4 run run -n 1 bash -c 'echo $OMP_NUM_THREADS $LOCKSTEP_JOB_KEY $RANK ${LOCKSTEP_THREADS-unset}'
-check "what the user set stays, what another launcher set goes" out_has '^5 abc 0 unset$'
+OMP_NUM_THREADS=5 LOCKSTEP_JOB_KEY=abc RANK=9 LOCKSTEP_THREADS=4 TORCHELASTIC_USE_AGENT_STORE=True \
+  run run -n 1 bash -c 'echo $OMP_NUM_THREADS $LOCKSTEP_JOB_KEY $RANK ${LOCKSTEP_THREADS-unset} ${TORCHELASTIC_USE_AGENT_STORE-unset}'
+check "what the user set stays, what another launcher set goes" out_has '^5 abc 0 unset unset$'
 OMP_NUM_THREADS='' LOCKSTEP_JOB_KEY='' run run -n 1 bash -c 'echo $OMP_NUM_THREADS ${#LOCKSTEP_JOB_KEY}'
 check "what is empty counts as not set" out_has '^1 64$'
 unset GLIBC_TUNABLES

@@ -157,13 +157,26 @@ static lks_status read_address(lksi_environment *environment) {
     return LKS_OK;
 }
 
+/* torchrun's agent may listen at MASTER_PORT itself, for PyTorch's scripts. It then says so with Python's True. */
+static bool torchrun_has_port(void) {
+    const char *text = lksi_variable("TORCHELASTIC_USE_AGENT_STORE");
+    return text != NULL && strcmp(text, "True") == 0;
+}
+
 static lks_status read_port(lksi_environment *environment) {
     int64_t port;
     if (lksi_variable("MASTER_PORT") == NULL && environment->launcher == LKSI_LAUNCHER_SLURM)
         return lksi_slurm_master_port(&environment->master_port);
     LKS_TRY(lksi_variable_number("MASTER_PORT", 1, 65535, &port));
     environment->master_port = (int)port;
+    if (!torchrun_has_port()) return LKS_OK;
+    environment->is_beside_torchrun = true;
+    environment->master_port += port < 65535 ? 1 : -1;
     return LKS_OK;
+}
+
+const char *lksi_environment_port_name(const lksi_environment *environment) {
+    return environment->is_beside_torchrun ? "the port next to torchrun's MASTER_PORT:" : "MASTER_PORT";
 }
 
 /* Whether a loopback address was meant. Many systems map their own name to 127.0.1.1, too, which is not. Letters of a

@@ -21,6 +21,7 @@ typedef struct lksi_environment {
     lksi_launcher launcher;
     char master_address[LKSI_MASTER_ADDRESS_NBYTES]; /* "" in a world of one rank */
     int master_port;
+    bool is_beside_torchrun; /* torchrun's own store has MASTER_PORT, so master_port is the one next to it */
     /* The loopback address that MASTER_ADDR, a name, has on this host. "": it has another one, or it is literally a
      * loopback address, or the launcher says that all ranks are on this host. */
     char loopback[48];
@@ -50,7 +51,8 @@ typedef struct lksi_environment {
  *
  * MASTER_ADDR and MASTER_PORT are read independently of the source. If they are missing, ranks of an MPI launcher ask
  * MPI. Ranks of a Slurm step meet on the first host of SLURM_STEP_NODELIST (127.0.0.1 if it is the only host), at port
- * 20000 + (101 SLURM_JOB_ID + SLURM_STEP_ID) mod 10000.
+ * 20000 + (101 SLURM_JOB_ID + SLURM_STEP_ID) mod 10000. If torchrun's agent serves MASTER_PORT itself
+ * (TORCHELASTIC_USE_AGENT_STORE), the ranks use the next port.
  *
  * `timeout_ms` is the deadline for asking MPI. 0: LOCKSTEP_TIMEOUT_MS.
  *
@@ -65,6 +67,9 @@ const char *lksi_environment_rank_variable(void);
 enum { LKSI_DEFAULT_TIMEOUT_MS = 300000 };
 /* LOCKSTEP_TIMEOUT_MS, or LKSI_DEFAULT_TIMEOUT_MS if it is not set. */
 lks_status lksi_environment_timeout(int64_t *timeout_ms);
+
+/* What error texts call master_port: "MASTER_PORT", or which port it is beside torchrun's. */
+const char *lksi_environment_port_name(const lksi_environment *environment);
 
 /* The job's secret: environment->job_key, or LOCKSTEP_JOB_KEY if that is empty. "" if there is none. */
 const char *lksi_environment_job_key(const lksi_environment *environment);

@@ -24,8 +24,9 @@ static lks_status name_leader(const lksi_environment *environment, const lksi_me
     if (!met->is_world)
         return lksi_error(LKS_ERR_TIMEOUT, "%s: rank %d did not arrive at its host's meeting (rank %d waited)",
                           met->call, lksi_meeting_name(met, 0), lksi_meeting_name(met, met->rank));
-    return lksi_error(LKS_ERR_TIMEOUT, "%s: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)%s",
-                      met->call, met->rank, met->size, environment->master_address, environment->master_port, hint);
+    return lksi_error(LKS_ERR_TIMEOUT, "%s: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, %s %d)%s", met->call,
+                      met->rank, met->size, environment->master_address, lksi_environment_port_name(environment),
+                      environment->master_port, hint);
 }
 
 lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_meeting *meeting, int64_t deadline_ns,
@@ -54,9 +55,9 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
         if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.call);
         if (lksi_running_ns() + retry_ns >= deadline_ns) return name_leader(environment, &met, hint);
         if (lksi_meeting_is_slow(environment, &met, began_ns, &is_told))
-            lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
+            lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, %s %d)%s", met.call,
                      lksi_meeting_name(&met, met.rank), lksi_meeting_name(&met, 0), environment->master_address,
-                     environment->master_port, hint);
+                     lksi_environment_port_name(environment), environment->master_port, hint);
         lksi_doze(retry_ns);
     }
 }

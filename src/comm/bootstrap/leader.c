@@ -222,8 +222,9 @@ static lks_status open_listener(const lksi_environment *environment, const lksi_
     while ((*listener = lksi_local_listen(name)) < 0) {
         if (errno != EADDRINUSE) return lksi_error_errno("cannot listen for the other ranks");
         if (lksi_running_ns() >= deadline_ns)
-            return lksi_error(LKS_ERR_TIMEOUT, "%s: MASTER_ADDR %s and MASTER_PORT %d are in use by another job",
-                              met->call, environment->master_address, environment->master_port);
+            return lksi_error(LKS_ERR_TIMEOUT, "%s: MASTER_ADDR %s and %s %d are in use by another job", met->call,
+                              environment->master_address, lksi_environment_port_name(environment),
+                              environment->master_port);
         LKS_TRY(check_others(met));
         lksi_doze(2000000);
     }

@@ -122,8 +122,8 @@ static lks_status listen_once(const lksi_job_secret *job, int kept, const lksi_a
 }
 
 /* If another process listens there, it may be the last generation of this job, which is about to end. */
-static lks_status open_store(const lksi_job_secret *job, int kept, const lksi_address *master, int64_t deadline_ns,
-                             int *key_listener, int *listener) {
+static lks_status open_store(const lksi_job_secret *job, int kept, const lksi_address *master, bool is_beside_torchrun,
+                             int64_t deadline_ns, int *key_listener, int *listener) {
     char text[LKSI_ADDRESS_TEXT_NBYTES];
     int64_t limit_ns = lksi_running_ns() + PORT_LIMIT_NS;
     if (limit_ns > deadline_ns) limit_ns = deadline_ns;
@@ -135,15 +135,16 @@ static lks_status open_store(const lksi_job_secret *job, int kept, const lksi_ad
     }
     lksi_address_text(master, text);
     return lksi_error(LKS_ERR_TIMEOUT,
-                      "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT): another program does; "
+                      "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT%s): another program does; "
                       "MASTER_PORT may be set to another port, on all ranks",
-                      text);
+                      text, is_beside_torchrun ? " + 1, because torchrun has MASTER_PORT itself" : "");
 }
 
 static lks_status serve(const lksi_environment *environment, lksi_job_secret *job, const lksi_address *master,
                         int64_t deadline_ns, lksi_member *members, int *connections, int *data_listener) {
     int key_listener = -1, listener = -1, data = -1, kept = is_at(job->listener, master) ? job->listener : -1;
-    lks_status status = open_store(job, kept, master, deadline_ns, &key_listener, &listener);
+    lks_status status =
+        open_store(job, kept, master, environment->is_beside_torchrun, deadline_ns, &key_listener, &listener);
     if (status == LKS_OK) {
         status = open_data_listener(job, *master, &members[0].address, &data);
         status =
@@ -177,9 +178,9 @@ static lks_status reach_store(const lksi_environment *environment, lksi_job_secr
     if (crossing.status != LKS_OK) return lksi_error(crossing.status, "%s", crossing.text);
     if (status == LKS_OK) return LKS_OK;
     LKS_TRY(lksi_notice_board_check());
-    return lksi_error(status, "lks_init: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d): %s",
-                      environment->rank, environment->size, environment->master_address, environment->master_port,
-                      lksi_error_text());
+    return lksi_error(status, "lks_init: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, %s %d): %s",
+                      environment->rank, environment->size, environment->master_address,
+                      lksi_environment_port_name(environment), environment->master_port, lksi_error_text());
 }
 
 static lks_status hear_verdict(int connection, int rank, int size, int64_t deadline_ns, lksi_member *members) {
@@ -235,7 +236,8 @@ lks_status lksi_rendezvous(const lksi_environment *environment, lksi_job_secret 
                            lksi_member *members, int *connections, int *data_listener) {
     lksi_address master;
     for (int rank = 0; rank < environment->size; rank++) connections[rank] = -1;
-    LKS_TRY(lksi_address_await(environment->master_address, environment->master_port, deadline_ns, NULL, NULL, &master));
+    LKS_TRY(
+        lksi_address_await(environment->master_address, environment->master_port, deadline_ns, NULL, NULL, &master));
     LKS_TRY(lksi_job_secret_allows(job, "MASTER_ADDR", &master));
     LKS_TRY(check_master(environment, &master));
     return (environment->rank == 0 ? serve : visit)(environment, job, &master, deadline_ns, members, connections,
