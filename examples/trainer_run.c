@@ -174,8 +174,9 @@ static int run(trainer_progress *p) {
     if (status == LKS_OK) status = trainer_checkpoint_finish(p);
     int exit_code = 1;
     if (trainer_all_ok(p->job->group, status)) exit_code = p->stop > 0 ? stop(p) : finish(p);
-    int is_metrics_good = trainer_metrics_close(p);
-    return trainer_output_end(p) && is_metrics_good ? exit_code : 1;
+    int is_metrics_good = trainer_metrics_close(p), is_output_good = trainer_output_end(p);
+    if (p->stop > 0) return exit_code; /* after SIGHUP the terminal cannot be written any more */
+    return is_output_good && is_metrics_good ? exit_code : 1;
 }
 
 int trainer_run(const trainer_job *job, const trainer_flags *flags) {

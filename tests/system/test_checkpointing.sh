@@ -278,6 +278,13 @@ kill -TERM $alone
 { wait $alone; } 2>/dev/null
 status=$?
 check "a second signal ends a rank at once" eval '[ $status = 143 ] && ! grep -q "stopped by" "$work/out"'
+"$build/examples/mlp" --steps 1000000 >/dev/full 2>"$work/err" & # as a terminal that was closed
+alone=$!
+for _ in $(seq 3000); do catches_sigterm $alone && break || sleep 0.01; done
+kill -TERM $alone
+wait $alone
+status=$?
+check "a rank that cannot say that it was stopped has the signal's status, too" eval '[ $status = 143 ] && err_has "standard output cannot be written"'
 
 # --- metrics of resumed runs ---
 dir=$work/metrics
