@@ -169,8 +169,7 @@ bool lksi_child_reap(lksi_child *child) {
 
 void lksi_child_end(lksi_child *child) {
     if (child->pid != 0) {
-        kill(-child->pid, SIGKILL); /* its process group: a wrapper script and the remote shell */
-        kill(child->pid, SIGKILL);  /* before its setsid it does not lead a group yet */
+        lksi_signal_child(child->pid, SIGKILL); /* a wrapper script and the remote shell, too */
         while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR) continue;
     }
     lksi_output_destroy(child->output);

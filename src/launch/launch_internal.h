@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 /* --- main.c --- */
 
@@ -125,12 +126,19 @@ void lksi_output_destroy(lksi_output *output); /* after the ranks have ended: wr
 /* --- a process of the job: one rank, or all of them as threads --- */
 
 typedef struct lksi_process {
-    pid_t pid; /* also the id of its process group */
+    pid_t pid; /* also the id of the process group that it was started in */
     bool is_running;
     siginfo_t end;             /* result of waitid */
     int n_reaped, n_announced; /* order of reaping and of announcing the end, from 1; 0: not yet */
     bool has_rank_threads;     /* it has rank threads that have neither all finished nor reported why not */
 } lksi_process;
+
+/* Sends the signal to a child and to the process group that it was started in, which it may have left or not have made
+ * yet. */
+static inline void lksi_signal_child(pid_t pid, int signal_number) {
+    if (getpgid(pid) != pid) kill(pid, signal_number);
+    kill(-pid, signal_number);
+}
 
 /* --- guard.c: ends the ranks' process groups if the launcher itself is killed --- */
 

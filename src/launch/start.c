@@ -88,7 +88,7 @@ static _Noreturn void be_rank(const start *s, int index) {
 
 static void end_all(const lksi_guard *guard, lksi_process *processes, int n_processes) {
     for (int i = 0; i < n_processes; i++) {
-        kill(-processes[i].pid, SIGKILL);
+        lksi_signal_child(processes[i].pid, SIGKILL);
         lksi_guard_forget(guard, i);
         while (waitpid(processes[i].pid, NULL, 0) < 0 && errno == EINTR) continue;
         processes[i].is_running = false;

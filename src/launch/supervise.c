@@ -35,7 +35,7 @@ typedef struct supervisor {
 
 static void signal_all(const supervisor *s, int signal_number) {
     for (int i = 0; i < s->n_processes; i++)
-        if (s->processes[i].is_running) kill(-s->processes[i].pid, signal_number);
+        if (s->processes[i].is_running) lksi_signal_child(s->processes[i].pid, signal_number);
 }
 
 static void report(const supervisor *s, const char *last_lines, bool is_killed) {

@@ -315,6 +315,12 @@ check "what a rank leaves running ends with it" eval 'status_is 0 && none_left'
 run run -n 2 bash -c "setsid bash -c 'exec -a $marker sleep 60' & sleep 0.2; exit 0"
 check "even in a session of its own" eval 'status_is 0 && none_left'
 
+# shellcheck disable=SC2016 # the ranks' Python expands it
+run timeout 30 "$lockstep" run -n 2 --grace 0.2 python3 -c 'import os, time
+if os.environ["RANK"] == "0": os.setpgid(0, os.getpgid(os.getppid())); time.sleep(60)
+time.sleep(0.3); exit(3)'
+check "a rank that has left its process group is ended, too" status_is 3
+
 # --- restarts ---
 run run -n 3 --max-restarts 2 --grace 5 bash -c '[ $LOCKSTEP_GENERATION = 0 ] && { [ $RANK = 1 ] && kill -KILL $$; sleep 0.3; exit 1; }; echo "generation $LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"'
 check "after a killed rank the next generation runs" eval 'status_is 0 && out_lines 3 && out_has "^generation 1 2/3$"'
