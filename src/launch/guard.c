@@ -2,8 +2,9 @@
  *
  * The kernel kills the ranks when their launcher dies (PR_SET_PDEATHSIG), but not the processes that the ranks have
  * started. The guard holds one end of a socket. When the launcher's death closes the other end, the guard kills the
- * process groups that were entered and not forgotten. After a normal end none are left, and it exits. It is started
- * before the first rank, and each rank enters its own group before it runs anything, so there is no gap. */
+ * process groups that were entered and not forgotten, and the orphans. After a normal end none are left, and it exits.
+ * It is started before the first rank, and each rank enters its own group before it runs anything, so there is no gap.
+ */
 #define _GNU_SOURCE /* syscall, SOCK_CLOEXEC */
 #include "launch/launch_internal.h"
 
@@ -29,10 +30,10 @@ static void close_all_but(int kept) {
     for (int descriptor = 1; descriptor < 4096; descriptor++) close(descriptor);
 }
 
-/* `processes` is the guard's own copy after the fork. */
-static _Noreturn void keep_guard(int descriptor, lksi_process *processes, int n_processes) {
+/* `processes` is the guard's own copy after the fork. `launcher` is the one whose orphans are ended; 0: none are. */
+static _Noreturn void keep_guard(int descriptor, lksi_process *processes, int n_processes, pid_t launcher) {
     setsid(); /* SIGINT from the terminal is for the launcher; the inherited signal mask blocks the rest */
-    prctl(PR_SET_NAME, "lockstep-guard");
+    prctl(PR_SET_NAME, LKSI_GUARD_NAME);
     close_all_but(descriptor);
     for (;;) {
         message received;
@@ -43,10 +44,12 @@ static _Noreturn void keep_guard(int descriptor, lksi_process *processes, int n_
     }
     for (int i = 0; i < n_processes; i++)
         if (processes[i].is_running) kill(-processes[i].pid, SIGKILL);
+    if (launcher != 0) lksi_orphans_end_of(launcher);
     _exit(0);
 }
 
-lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes) {
+lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes, bool ends_orphans) {
+    const pid_t launcher = getpid();
     int ends[2];
     /* SEQPACKET preserves message boundaries: a message arrives complete or not at all. */
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
@@ -54,7 +57,7 @@ lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_pr
     pid_t pid = fork();
     if (pid == 0) {
         close(ends[0]);
-        keep_guard(ends[1], processes, n_processes);
+        keep_guard(ends[1], processes, n_processes, ends_orphans ? launcher : 0);
     }
     lks_status status = pid > 0 ? LKS_OK : lksi_error_errno("cannot start the guard process");
     close(ends[1]);

@@ -147,8 +147,11 @@ typedef struct lksi_guard {
     int descriptor;
 } lksi_guard;
 
-/* Call it before ranks are started. The guard uses its own copy of `processes` to keep the process groups. */
-lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes);
+#define LKSI_GUARD_NAME "lockstep-guard"
+
+/* Call it before ranks are started. The guard uses its own copy of `processes` to keep the process groups. With
+ * `ends_orphans` it also ends processes that have left these groups. */
+lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes, bool ends_orphans);
 void lksi_guard_enter(const lksi_guard *guard, int index);  /* in a rank: its process group becomes entry `index` */
 void lksi_guard_forget(const lksi_guard *guard, int index); /* in the launcher: that group is gone */
 void lksi_guard_stop(lksi_guard *guard);
@@ -173,5 +176,7 @@ bool lksi_orphans_adopt(void);
 void lksi_orphans_reap(const lksi_process *processes, int n_processes, pid_t guard); /* those that have ended */
 /* Kills and reaps every remaining child, and stops adopting. A child that cannot be killed is a warning. */
 void lksi_orphans_end(void);
+/* In the guard: kills the processes that ranks of a launcher which was killed have left behind. */
+void lksi_orphans_end_of(pid_t launcher);
 
 #endif

@@ -1,9 +1,12 @@
 /* Descendants whose parents have ended. The launcher is their subreaper and becomes their parent. At the end of a job
  * it can thus find and kill those that left their rank's process group too. It also leaves no zombies in a container
- * whose process 1 does not reap. */
+ * whose process 1 does not reap. After the launcher was killed, the guard finds them by their environment. */
+#define _GNU_SOURCE /* getdelim, readlink */
 #include "launch/launch_internal.h"
 
 #include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,4 +72,62 @@ void lksi_orphans_end(void) {
         lksi_sleep_ns(pause_ns);
     }
     prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+/* --- after the launcher was killed --- */
+
+/* Numbers of processes mean nothing in another namespace, as that of a container. */
+static bool is_in_own_namespace(int pid) {
+    char path[64], own[64] = "", other[64] = "";
+    snprintf(path, sizeof path, "/proc/%d/ns/pid", pid);
+    return readlink("/proc/self/ns/pid", own, sizeof own - 1) > 0 && readlink(path, other, sizeof other - 1) > 0 &&
+           strcmp(own, other) == 0;
+}
+
+static bool is_guard(int pid) {
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return false;
+    name[fread(name, 1, sizeof name - 1, file)] = '\0';
+    fclose(file);
+    return strcmp(name, LKSI_GUARD_NAME "\n") == 0;
+}
+
+static bool has_variable(int pid, const char *assignment) {
+    char path[64], *each = NULL;
+    size_t each_nbytes = 0;
+    bool has_it = false;
+    snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return false;
+    while (!has_it && getdelim(&each, &each_nbytes, '\0', file) > 0) has_it = strcmp(each, assignment) == 0;
+    fclose(file);
+    free(each);
+    return has_it;
+}
+
+/* Guards of launchers that ran in ranks have processes to end, too. */
+static bool kill_those_with(const char *assignment) {
+    DIR *directory = opendir("/proc");
+    bool is_any = false;
+    if (directory == NULL) return false;
+    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
+        int64_t number;
+        if (!lksi_parse_i64(entry->d_name, 1, INT32_MAX, &number)) continue;
+        const int pid = (int)number;
+        if (!has_variable(pid, assignment) || !is_in_own_namespace(pid) || is_guard(pid)) continue;
+        if (kill(pid, SIGKILL) == 0) is_any = true;
+    }
+    closedir(directory);
+    return is_any;
+}
+
+/* Repeats, because they may fork meanwhile. */
+void lksi_orphans_end_of(pid_t launcher) {
+    static const int64_t patience_ns = 2000 * LKSI_NS_PER_MS, pause_ns = LKSI_NS_PER_MS;
+    const int64_t give_up_ns = lksi_now_ns() + patience_ns;
+    char assignment[64];
+    snprintf(assignment, sizeof assignment, "LOCKSTEP_LAUNCHER_PID=%d", (int)launcher);
+    while (kill_those_with(assignment) && lksi_now_ns() < give_up_ns) lksi_sleep_ns(pause_ns);
 }

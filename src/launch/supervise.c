@@ -335,7 +335,7 @@ static lks_status run_job(supervisor *s) {
     LKS_TRY_GOTO(get_environment(s), free_polled);
     LKS_TRY_GOTO(get_signals(s), let_go_of_port);
     s->adopts_orphans = s->job->argv != NULL && lksi_orphans_adopt();
-    LKS_TRY_GOTO(lksi_guard_start(&s->guard, s->processes, s->n_processes), give_back_signals);
+    LKS_TRY_GOTO(lksi_guard_start(&s->guard, s->processes, s->n_processes, s->adopts_orphans), give_back_signals);
     status = start_and_watch(s);
     lksi_guard_stop(&s->guard);
 give_back_signals:

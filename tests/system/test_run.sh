@@ -450,6 +450,12 @@ start_job
 disown "$job" # otherwise the shell reports its death
 kill -KILL "$job"
 check "ranks and their children die with a killed launcher" eventually none_left
+handler="setsid bash -c 'exec -a $marker-child sleep 60' & "
+start_job
+disown "$job"
+kill -KILL "$job"
+check "even those in a session of their own" eventually none_left
+handler=
 for delay in 1 3 5 7 9 12 15 20 30 50; do # also while it starts
   "$lockstep" run -n 6 bash -c "(exec -a $marker-child sleep 60) & exec -a $marker sleep 60" &
   job=$!
