@@ -87,7 +87,7 @@ typedef struct lks_init_options {
  *             share memory within a host and use MPI between hosts. Transport "mpi" uses MPI within a host too. If
  *             MASTER_ADDR and MASTER_PORT are set, MPI is used only for transport "mpi".
  *             MPI_Init waits without a deadline. mpirun itself ends the other ranks when one rank fails.
- *             MPI is finalised at exit if the exit status is 0 and all worlds were destroyed without an error.
+ *             MPI is finalised at exit if all worlds were destroyed without an error, whatever the exit status.
  *             MPI_Finalize waits for ranks that are still at work.
  *             A program that uses MPI itself calls MPI_Init_thread with MPI_THREAD_MULTIPLE before lks_init, and
  *             MPI_Finalize after the last lks_group_destroy.

@@ -392,6 +392,16 @@ static int late(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Rank 0 fails after its last collective. */
+static int fails_at_last(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return rank == 0;
+}
+
 static long n_switches(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
@@ -441,6 +451,7 @@ static const struct {
              {"errors_of_a_part", errors_of_a_part},
              {"outlived", outlived},
              {"late", late},
+             {"fails_at_last", fails_at_last},
              {"belated", belated},
              {"absent", absent},
              {"given_up", given_up}};
@@ -614,6 +625,23 @@ static void a_rank_at_work_is_waited_for_at_the_end(void **state) {
     if (n_found == 0) skip();
 }
 
+/* If it had left without MPI_Finalize, MPICH's launcher would kill the others, and end with their status or its. */
+static void a_rank_that_fails_at_last_has_its_status(void **state) {
+    (void)state;
+    const char *family;
+    int n_found = 0;
+    for (int i = 0; (family = lksi_mpi_family(i)) != NULL; i++) {
+        char output[4096];
+        if (!has_mpi(family)) continue;
+        n_found++;
+        for (int j = 0; j < 4; j++) {
+            int status = start(family, "", 3, "fails_at_last", output, sizeof output);
+            if (status != 1) fail_msg("%s: %d\n%s", family, status, output);
+        }
+    }
+    if (n_found == 0) skip();
+}
+
 /* MPICH's launcher kills all ranks when one dies. Version 4.0.2 fails an assertion, and the ranks end with it. */
 static void a_killed_rank_is_named(void **state) {
     (void)state;
@@ -632,6 +660,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(lks_init_keeps_to_its_deadline),
         cmocka_unit_test(mpi_writes_to_nobody_who_has_given_up),
         cmocka_unit_test(a_rank_at_work_is_waited_for_at_the_end),
+        cmocka_unit_test(a_rank_that_fails_at_last_has_its_status),
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(mpi_s_own_collectives_agree),
         cmocka_unit_test(operations_agree_over_mpi),

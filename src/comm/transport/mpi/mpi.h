@@ -9,7 +9,7 @@
  * nothing. If the program finalises earlier, a warning is logged, and every later use of MPI is an error. If Lockstep
  * initialises MPI, MPI_THREAD_SERIALIZED suffices, but then no group has native algorithms.
  *
- * The end, if Lockstep has initialised MPI: at exit with status 0, if every world was destroyed without an error, all
+ * The end, if Lockstep has initialised MPI: at exit, if every world was destroyed without an error, all
  * ranks complete the messages in progress and finalise MPI. The first rank waits for the others, however long they
  * work. Otherwise MPI_Finalize could wait for a lost rank, so the process ends without it. With both Open MPI and MPICH
  * that keeps the output and the exit status.

@@ -1,5 +1,5 @@
 /* MPI in this process: its start, its lock and its end. */
-#define _GNU_SOURCE /* RTLD_DEFAULT, on_exit */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "comm/clock.h"
 #include "comm/transport/mpi/mpi.h"
 
@@ -185,7 +185,7 @@ static void before_end(void) {
 /* --- the end --- */
 
 /* Waits, like MPI_Finalize, as long as other ranks are at work: if this rank ended first, mpirun would end the others,
- * MPICH's with status 0. If one of them has died, mpirun ends this rank. */
+ * and MPICH's exit status would be arbitrary. If one of them has died, mpirun ends this rank. */
 static bool settle(void) {
     int64_t timeout_ms = LKSI_DEFAULT_TIMEOUT_MS, begin_ns = lksi_now_ns();
     bool is_done = false, is_said = false;
@@ -210,12 +210,11 @@ static bool settle(void) {
  * remains of a collective whose calls differ would abort the job. */
 static void leave_time_for_last_words(void) { lksi_sleep_ns(LAST_WORDS_MS * LKSI_NS_PER_MS); }
 
-static void end(int exit_status, void *unused) {
-    (void)unused;
+static void end(void) {
     if (getpid() != owner) return;
     lksi_mpi_progress_stop();
     if (!lksi_mpi_is_started() || !facts.is_ours || module->is_finalised()) return;
-    if (exit_status != 0 || n_held > 0 || atomic_load(&is_given_up))
+    if (n_held > 0 || atomic_load(&is_given_up))
         leave_time_for_last_words();
     else if (settle())
         (void)module->finish();
@@ -284,7 +283,7 @@ static lks_status start(const lksi_environment *environment, int64_t timeout_ms)
     int code = module->start(&facts, before_end);
     if (code != 0) return lksi_mpi_error(code, "MPI_Init_thread");
     /* Registered after MPI's own handlers, so it runs before them: MPICH 4.2 disconnects from mpirun in one. */
-    if (!is_end_registered) is_end_registered = on_exit(end, NULL) == 0;
+    if (!is_end_registered) is_end_registered = atexit(end) == 0;
     LKS_TRY(check_facts(environment));
     LKS_TRY(duplicate(timeout_ms));
     atomic_store(&is_started, true);
