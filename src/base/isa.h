@@ -9,6 +9,8 @@
 #ifndef LKSI_ISA_H
 #define LKSI_ISA_H
 
+#include "base/base.h"
+
 #include <stdatomic.h>
 
 #define LKSI_ISA_PASTE(name, isa) name##_##isa
@@ -31,6 +33,8 @@ static inline int lksi_isa_level(void) {
     int known = atomic_load_explicit(&lksi_isa_known, memory_order_relaxed);
     return known >= 0 ? known : lksi_isa_detect();
 }
+/* Errors: LKS_ERR_ARGUMENT: LOCKSTEP_ISA names no instruction set. */
+lks_status lksi_isa_check(void);
 const char *lksi_isa_name(void); /* "base", "avx2", "avx512" */
 
 #endif

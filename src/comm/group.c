@@ -1,4 +1,5 @@
 /* The group: lks_init, lks_group_destroy, the queries on a group, and how a group dies. */
+#include "base/isa.h"
 #include "base/timeline.h"
 #include "comm/bootstrap/announce.h"
 #include "comm/bootstrap/rendezvous.h"
@@ -47,6 +48,7 @@ static lks_status read_settings(const lks_init_options *options, wanted_transpor
     (void)lksi_log_is_on(LKS_LOG_WARNING); /* reads LOCKSTEP_LOG and warns if it is invalid */
     LKS_TRY(read_transport(options->transport, wanted));
     LKS_TRY(read_timeout(options->timeout_ms, timeout_ms));
+    LKS_TRY(lksi_isa_check());
     return lksi_rendezvous_check();
 }
 
