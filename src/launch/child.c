@@ -74,7 +74,10 @@ static lks_status make_command(const lksi_child *child, const char *ssh, command
         c->words[0] = c->self, c->words[1] = "run", c->words[2] = "--agent";
         return LKS_OK;
     }
-    snprintf(c->shell, sizeof c->shell, "%s", ssh != NULL ? ssh : "ssh -o BatchMode=yes");
+    if (ssh == NULL) ssh = "ssh -o BatchMode=yes";
+    if (strlen(ssh) >= sizeof c->shell)
+        return lksi_error(LKS_ERR_ARGUMENT, "--ssh has over %zu characters", sizeof c->shell - 1);
+    strcpy(c->shell, ssh);
     LKS_TRY(split_words(c));
     LKS_TRY(write_command(c->self, c->remote));
     int n_words = 0;
