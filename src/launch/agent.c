@@ -149,8 +149,9 @@ static void hear(agent *a) {
 static bool is_interrupted(void *argument) {
     agent *a = argument;
     const int signal_number = lksi_signalfd_next_request(&a->signals);
-    if (signal_number != 0) a->exit_status = LKSI_EXIT_SIGNAL + signal_number;
-    return signal_number != 0;
+    if (signal_number == 0 || lksi_signal_is_notice(signal_number)) return false;
+    a->exit_status = LKSI_EXIT_SIGNAL + signal_number;
+    return true;
 }
 
 static lks_status join(agent *a) {
@@ -183,7 +184,7 @@ static void serve(agent *a) {
                                   {.fd = a->signals.descriptor, .events = POLLIN}};
         (void)poll(polled, 2, WAIT_MS);
         const int signal_number = lksi_signalfd_next_request(&a->signals);
-        if (signal_number != 0) send_signal(a, signal_number);
+        if (signal_number != 0 && !lksi_signal_is_notice(signal_number)) send_signal(a, signal_number);
         hear(a);
         lksi_terminal_write(); /* output that the ranks left behind */
         if (!a->is_over) lksi_link_tick(&a->link, a->run->heartbeat_timeout_ms);

@@ -10,10 +10,21 @@
 
 enum { TICK_MS = 100 };
 
+/* To the agent on this machine. Remote shells do not pass signals on. */
+static void pass_notice_on(const lksi_head *head, int signal_number) {
+    for (int i = 0; i < head->n_nodes; i++) {
+        const lksi_child *child = &head->nodes[i].child;
+        if (child->pid != 0 && child->host == NULL) kill(child->pid, signal_number);
+    }
+}
+
 static void take_signals(lksi_head *head) {
     int signal_number;
     while ((signal_number = lksi_signalfd_next_request(&head->signals)) != 0)
-        lksi_head_signal(head, signal_number, NULL);
+        if (lksi_signal_is_notice(signal_number))
+            pass_notice_on(head, signal_number);
+        else
+            lksi_head_signal(head, signal_number, NULL);
 }
 
 static void hear_node(lksi_head *head, lksi_node *node) {

@@ -59,11 +59,14 @@ typedef struct lksi_signalfd {
 } lksi_signalfd;
 
 /* Takes SIGCHLD, LKSI_SIGNAL_ANNOUNCED, SIGINT, SIGTERM, SIGHUP and SIGTSTP from the calling thread. Ignored signals
- * stay ignored. With even_if_ignored, SIGINT and SIGTERM are taken anyway: shell scripts start background commands with
- * SIGINT ignored. */
+ * stay ignored. With even_if_ignored, for a launcher of programs, SIGINT and SIGTERM are taken anyway: shell scripts
+ * start background commands with SIGINT ignored. SIGUSR1 and SIGUSR2 are taken, too. */
 lks_status lksi_signalfd_open(lksi_signalfd *signals, bool even_if_ignored);
-/* The next signal that is a request. 0: none. SIGCHLD and LKSI_SIGNAL_ANNOUNCED, which ranks cause, are discarded. */
+/* The next signal that is a request or a notice. 0: none. SIGCHLD and LKSI_SIGNAL_ANNOUNCED, which ranks cause, are
+ * discarded. */
 int lksi_signalfd_next_request(const lksi_signalfd *signals);
+/* SIGUSR1 and SIGUSR2, which are passed on to the ranks and do not end the run. */
+bool lksi_signal_is_notice(int signal_number);
 /* Whether this process may stop after SIGTSTP. In a run over hosts it may not, and logs that. */
 bool lksi_signalfd_may_stop(const lksi_signalfd *signals);
 /* In a forked rank: restores the state before lksi_signalfd_open. With even_if_ignored, SIGINT and SIGTERM become

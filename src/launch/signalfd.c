@@ -20,6 +20,8 @@ lks_status lksi_signalfd_open(lksi_signalfd *signals, bool even_if_ignored) {
     if (even_if_ignored || !is_ignored(SIGINT)) sigaddset(&taken, SIGINT);
     if (even_if_ignored || !is_ignored(SIGTERM)) sigaddset(&taken, SIGTERM);
     if (!is_ignored(SIGHUP)) sigaddset(&taken, SIGHUP); /* stays ignored under nohup */
+    if (even_if_ignored && !is_ignored(SIGUSR1)) sigaddset(&taken, SIGUSR1);
+    if (even_if_ignored && !is_ignored(SIGUSR2)) sigaddset(&taken, SIGUSR2);
     if (!is_ignored(SIGTSTP)) sigaddset(&taken, SIGTSTP);
     int descriptor = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     if (descriptor < 0) return lksi_error_errno("cannot make a signal descriptor");
@@ -39,6 +41,8 @@ bool lksi_signalfd_may_stop(const lksi_signalfd *signals) {
                                   "others. All ranks go on");
     return !signals->is_over_hosts;
 }
+
+bool lksi_signal_is_notice(int signal_number) { return signal_number == SIGUSR1 || signal_number == SIGUSR2; }
 
 int lksi_signalfd_next_request(const lksi_signalfd *signals) {
     struct signalfd_siginfo info;

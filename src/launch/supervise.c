@@ -186,6 +186,8 @@ static void take_signals(supervisor *s) {
             note_announcement(s, (pid_t)info.ssi_pid, info.ssi_int);
         else if (info.ssi_signo == SIGTSTP)
             stop_until_continued(s);
+        else if (lksi_signal_is_notice((int)info.ssi_signo))
+            signal_all(s, (int)info.ssi_signo);
         else
             heed_signal(s, (int)info.ssi_signo);
     }

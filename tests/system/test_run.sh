@@ -276,6 +276,10 @@ check "rank 0 reads standard input, the others do not" eval 'out_has "^0:input$"
 run run --nnodes=1 --master_addr=127.0.0.1 --master_port=$((20000 + RANDOM % 10000)) -n 1 readlink /proc/self/fd/0
 check "over hosts rank 0 has none: its agent's holds the job's key" eval 'status_is 0 && out_has "^/dev/null$"'
 
+echo 'far' >"$work/far"
+run run --hosts "$work/far" --master-addr 127.0.0.1 --join-timeout 5 --ssh "false $(printf '%04096d' 0)" true
+check "a remote shell that is too long is refused, not cut" eval '! status_is 0 && err_has "--ssh has over 4095 characters"'
+
 # --- failures ---
 run run -n 3 --grace 0.2 bash -c '[ $RANK = 1 ] && exit 3; sleep 60; : '"$marker"
 check "a rank that exits with 3 is named, status 3" eval 'status_is 3 && err_lines 1 && err_has "^lockstep run: rank 1 \(pid [0-9]+ on .+\) exited with status 3$"'
@@ -315,11 +319,10 @@ check "what a rank leaves running ends with it" eval 'status_is 0 && none_left'
 run run -n 2 bash -c "setsid bash -c 'exec -a $marker sleep 60' & sleep 0.2; exit 0"
 check "even in a session of its own" eval 'status_is 0 && none_left'
 
-# shellcheck disable=SC2016 # the ranks' Python expands it
-run timeout 30 "$lockstep" run -n 2 --grace 0.2 python3 -c 'import os, time
-if os.environ["RANK"] == "0": os.setpgid(0, os.getpgid(os.getppid())); time.sleep(60)
-time.sleep(0.3); exit(3)'
-check "a rank that has left its process group is ended, too" status_is 3
+run run -n 2 --grace 0.2 python3 -c 'import os, sys, time
+if os.environ["RANK"] == "0": os.setpgid(0, os.getpgid(os.getppid())); time.sleep(5); open(sys.argv[1], "w")
+time.sleep(0.3); exit(3)' "$work/outlived"
+check "a rank that has left its process group is ended, too" eval 'status_is 3 && [ ! -e "$work/outlived" ]'
 
 # --- restarts ---
 run run -n 3 --max-restarts 2 --grace 5 bash -c '[ $LOCKSTEP_GENERATION = 0 ] && { [ $RANK = 1 ] && kill -KILL $$; sleep 0.3; exit 1; }; echo "generation $LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"'
@@ -421,6 +424,20 @@ start_job
 kill -TERM "$job"
 end_job
 check "ranks that end with the status of the signal have obeyed it" eval 'status_is 143 && err_has "ended by SIGTERM, which was forwarded" && none_left'
+# shellcheck disable=SC2016 # the ranks' shell expands it
+handler='trap "echo told" USR1; trap "echo told twice" USR2; : >"'"$work"'/started.$RANK"; until [ -e "'"$work"'/go" ]; do sleep 0.05; done; exit 0;'
+for hosts in "" "--hosts $work/here"; do
+  rm -f "$work/go"
+  # shellcheck disable=SC2086 # words
+  start_job $hosts
+  kill -USR1 "$job"
+  eventually eval '[ "$(grep -c told "$work/out")" = 2 ]'
+  kill -USR2 "$job"
+  eventually eval '[ "$(grep -c "told twice" "$work/out")" = 2 ]'
+  : >"$work/go"
+  end_job
+  check "SIGUSR1 and SIGUSR2 are passed on, and the run goes on ${hosts:+(--hosts)}" eval 'status_is 0 && out_lines 4 && none_left'
+done
 handler='trap "echo caught; exit 0" INT;'
 start_job
 kill -INT "$job"
