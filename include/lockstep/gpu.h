@@ -62,9 +62,9 @@ LKS_API lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, 
 /* Destroys a GPU group. Accepts NULL.
  *
  * Call it after lks_gpu_wait has returned for all streams, and after the graphs with its operations are destroyed.
- * Ranks need not destroy several groups in the same order. With NCCL, it waits for the other ranks of the host to do the
- * same: at most 13 seconds, and at most 3 if the underlying group is dead. What NCCL has allocated is then freed when
- * they do, or when the process ends. */
+ * Ranks need not destroy several groups in the same order. With NCCL, it waits for the other ranks of the host to do
+ * the same: at most 13 seconds, and at most 3 if the underlying group is dead. What NCCL has allocated is then freed
+ * when they do, or when the process ends. */
 LKS_API void lks_gpu_group_destroy(lks_gpu_group *gpus);
 
 /* "nccl" or "host". */

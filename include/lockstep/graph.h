@@ -70,7 +70,7 @@ LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, con
  * Shapes:     x (...,K), weight (M,K), bias (M) or NULL -> (...,M). "..." is one or more dimensions. */
 LKS_API lks_node *lks_linear_function(lks_node *x, lks_node *weight, lks_node *bias);
 LKS_API lks_node *lks_add(lks_node *a, lks_node *b); /* broadcasts as in NumPy, see operators.h */
-LKS_API lks_node *lks_relu(lks_node *x); /* the gradient is 0 at 0 and at NaN */
+LKS_API lks_node *lks_relu(lks_node *x);             /* the gradient is 0 at 0 and at NaN */
 LKS_API lks_node *lks_tanh(lks_node *x);
 LKS_API lks_node *lks_sigmoid(lks_node *x);
 /* The same elements with other dimensions. */

@@ -61,26 +61,24 @@ static void find_hosts(lks_group *group) {
     group->seat = group->seat_of[group->rank];
 }
 
-/* What ends the meeting of a host's ranks before its deadline. */
 typedef struct lookout {
     const lks_group *group;
     const int *connections; /* as for lksi_group_form */
-    lksi_reason reason;     /* a rank of the world was lost; its status is LKS_OK if not */
 } lookout;
 
-static bool is_given_up(void *opaque) {
-    lookout *l = opaque;
-    if (l->group->parent != NULL) return lksi_control_is_aborted(l->group->parent->control);
-    return l->connections != NULL && lksi_tcp_look_out(l->group, l->connections, &l->reason);
+/* What ends the meeting of a host's ranks before its deadline. */
+static lks_status look_out(void *opaque) {
+    const lookout *l = opaque;
+    const lks_group *parent = l->group->parent;
+    if (parent != NULL && lksi_control_is_aborted(parent->control))
+        return lksi_control_abort_error(parent->control, l->group->progress.name);
+    return l->connections != NULL ? lksi_tcp_look_out(l->group, l->connections) : LKS_OK;
 }
 
 static lks_status join_seats(lks_group *group, const int *connections) {
     if (group->world->threads != NULL) return lksi_thread_transport_join(group);
     if (group->n_seats == 1) return lksi_self_join(group);
-    lookout l = {.group = group, .connections = connections};
-    lks_status status = lksi_shm_join(group, is_given_up, &l);
-    if (status == LKS_OK || l.reason.status == LKS_OK) return status;
-    return lksi_error((lks_status)l.reason.status, "%s; %s", l.reason.text, group->progress.name);
+    return lksi_shm_join(group, look_out, &(lookout){.group = group, .connections = connections});
 }
 
 /* Copies the identities of this host's ranks from the segment. */

@@ -7,6 +7,7 @@
 #include "comm/comm_internal.h"
 #include "comm/transport/mpi/streams.h"
 #include "comm/transport/segment/message.h"
+#include "comm/transport/tcp/tcp.h"
 #include "comm/world.h"
 
 #include <stdatomic.h>
@@ -84,6 +85,25 @@ static lks_status refuse_several_hosts(const lks_group *group) {
         n_near, group->size, lksi_variable("LOCKSTEP_HOST_ID"));
 }
 
+/* This thread's error, as the others get it. An error of the whole group has the same status there. An error of this
+ * rank alone is LKS_ERR_PEER for them. */
+static lksi_reason reason_for_others(const lks_group *group, lks_status status) {
+    bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
+    lksi_reason reason = {.status = (int32_t)(is_common ? status : LKS_ERR_PEER)};
+    snprintf(reason.text, sizeof reason.text, "rank %d gave up: %s", lksi_world_rank(group, group->rank),
+             lksi_error_text());
+    return reason;
+}
+
+/* Tells the ranks that have come why this one cannot join them. Keeps the error. */
+static void tell_early(const lks_group *group, const int *connections, lks_status status) {
+    char text[LKSI_ERROR_TEXT_NBYTES];
+    const lksi_reason reason = reason_for_others(group, status);
+    lksi_error_keep(text);
+    lksi_tcp_tell_early(group, connections, &reason, group->rank);
+    lksi_error_restore(text);
+}
+
 /* For several hosts, or for one host whose ranks are treated as if on several: the ranks exchange their members over a
  * tcp rendezvous. */
 static lks_status meet_over_tcp(lks_group *group, const lksi_environment *environment, wanted_transport wanted,
@@ -102,9 +122,12 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
         status = lksi_rendezvous(environment, &world->secret, lksi_deadline_ns(group, LKSI_CONTEXT_COLLECTIVE),
                                  group->members, connections, &door);
     group->id = world_id(group->members[0].world_index);
-    if (status == LKS_OK) status = lksi_world_open_door(world, door);
-    if (status == LKS_OK && wanted == SHM_TRANSPORT) status = refuse_several_hosts(group);
-    if (status == LKS_OK) status = lksi_group_form(group, connections);
+    if (status == LKS_OK) {
+        status = lksi_world_open_door(world, door);
+        if (status == LKS_OK && wanted == SHM_TRANSPORT) status = refuse_several_hosts(group);
+        if (status == LKS_OK) status = lksi_group_form(group, connections);
+        if (status != LKS_OK) tell_early(group, connections, status);
+    }
     for (int rank = 0; rank < group->size; rank++)
         if (connections[rank] >= 0) close(connections[rank]);
     lksi_free(connections);
@@ -363,12 +386,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     lksi_mpi_give_up();
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lksi_error_text());
     group->status = status;
-    /* An error of the whole group has the same status on the other ranks. An error of this rank alone is LKS_ERR_PEER
-     * for them. */
-    bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
-    lksi_reason reason = {.status = (int32_t)(is_common ? status : LKS_ERR_PEER)};
-    snprintf(reason.text, sizeof reason.text, "rank %d gave up: %s", lksi_world_rank(group, group->rank),
-             group->error_text);
+    const lksi_reason reason = reason_for_others(group, status);
     declare_dead(group, &reason);
     const lksi_reason *first = lksi_abort_read(&group->control->abort);
     if (first != NULL) spread(group->world, first);

@@ -80,6 +80,7 @@ static lks_status read_variable(lksi_selection *selection) {
     char *rest = n > 0 ? text : NULL;
     for (char *item; (item = strsep(&rest, ",")) != NULL;) {
         const char *name = strchr(item, '=');
+        if (item[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "%s'%s' has an empty item", variable, value);
         if (name == NULL && item != text)
             return lksi_error(LKS_ERR_ARGUMENT,
                               "%s'%s' names no operation (write all_reduce=%s): only the first item may do that",
@@ -144,8 +145,8 @@ static const char *obstacle_to(const lksi_algorithm *algorithm, const lks_group 
     return algorithm->is_native ? lksi_native_obstacle(group, call) : NULL;
 }
 
-/* A rank warns once, if it is rank 0 of the group, and not for the inner and outer groups of two-level algorithms, which
- * users do not know. */
+/* A rank warns once, if it is rank 0 of the group, and not for the inner and outer groups of two-level algorithms,
+ * which users do not know. */
 static void warn_of_other(lks_group *group, const lksi_call *call, const char *forced, const char *obstacle) {
     if (group->rank != 0 || group->parent != NULL || atomic_exchange(&group->world->has_warned, true)) return;
     lksi_log(LKS_LOG_WARNING, "%s%s uses %s instead of %s: %s", variable, call->operation->name, call->algorithm->name,

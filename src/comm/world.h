@@ -37,7 +37,7 @@ typedef struct lksi_world {
     lksi_watch *watch;          /* NULL if there is nothing to watch */
     lksi_environment environment;
     lksi_job_secret secret; /* if the job spans hosts */
-    atomic_bool has_warned; /* the algorithm in LOCKSTEP_ALGORITHM cannot serve a call */
+    atomic_bool has_warned; /* an algorithm in LOCKSTEP_ALGORITHM cannot serve a call; told of only once */
     int door;               /* the listening socket behind `acceptor`; -1: none */
     lksi_acceptor *acceptor;
     lksi_abort failure;    /* of the first group that failed on this rank: its farewell in the other groups */

@@ -59,9 +59,6 @@ static lks_status check_data(const char *path, uint64_t saved, uint64_t mine) {
 
 static lks_status check_counters(const lks_trainer *trainer, const char *path, const lksi_checkpoint_counters *counters,
                                  const lks_position *expected) {
-    if (counters->version != LKSI_CHECKPOINT_VERSION)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: a checkpoint of version %lld, this library reads %d", path,
-                          (long long)counters->version, LKSI_CHECKPOINT_VERSION);
     bool is_own_loop = trainer->loss == NULL;
     if (is_own_loop && (counters->seed != 0 || counters->grains != 0))
         return lksi_error(
@@ -131,6 +128,15 @@ static lks_status of_whole_file(lks_status status) {
     return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lksi_error_text()) : status;
 }
 
+/* Earlier versions had no hash of the header. */
+static lks_status check_version(const lksi_safetensors *file, const lksi_checkpoint_counters *counters) {
+    if (counters->version != LKSI_CHECKPOINT_VERSION)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: a checkpoint of version %lld, this library reads %d", file->path,
+                          (long long)counters->version, LKSI_CHECKPOINT_VERSION);
+    if (file->header_sha256[0] != '\0') return LKS_OK;
+    return lksi_error(LKS_ERR_FORMAT, "%s: it has no header_sha256", file->path);
+}
+
 /* Checks everything before anything is overwritten. Counters and rule come first. A file of another version is thus
  * reported by its version number although its rule has other fields, and another optimizer by its name. */
 static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
@@ -138,11 +144,13 @@ static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *
     const lksi_safetensors_entry *counters, *rule, *options;
     char saved_options[LKSI_OPTIONS_NBYTES + 1] = "";
     LKS_TRY(find_named(file, LKSI_COUNTERS_NAME, &counters));
-    if (file->sha256[0] == '\0' || file->header_sha256[0] == '\0')
-        return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256 or no header_sha256", file->path);
+    if (file->is_header_other)
+        return lksi_error(LKS_ERR_FORMAT, "%s: damaged: its header has another hash", file->path);
+    if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
     LKS_TRY(lksi_safetensors_verify(file));
     LKS_TRY(of_whole_file(check_entry(file, counters, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS})));
     LKS_TRY(lksi_safetensors_read(file, counters, &head->counters));
+    LKS_TRY(check_version(file, &head->counters));
     LKS_TRY(check_counters(trainer, file->path, &head->counters, expected));
     LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
     LKS_TRY(lksi_safetensors_read(file, rule, head->rule));

@@ -18,17 +18,16 @@ struct lksi_checkpoint_writer {
     const lksi_checkpoint *checkpoint;
     const char *directory;
     int64_t keep;
-    int64_t previous; /* step of the last file; before the first, the step at which the run began or was resumed */
     lksi_thread *thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool is_busy, is_ending;
-    int64_t step, copied_ns;
+    int64_t previous, step, copied_ns;
     lks_status status; /* of the last write, until lksi_checkpoint_writer_wait returns it */
     char text[1024];
 };
 
-static lks_status write_and_prune(lksi_checkpoint_writer *writer) {
+static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
     char path[LKSI_PATH_NBYTES];
     lksi_checkpoint_path(path, writer->directory, writer->step);
     int64_t began_ns = lksi_now_ns();
@@ -37,7 +36,6 @@ static lks_status write_and_prune(lksi_checkpoint_writer *writer) {
              writer->checkpoint->image_nbytes, (double)writer->copied_ns / 1e6,
              (double)(lksi_now_ns() - began_ns) / 1e6);
     lksi_checkpoint_prune(writer->directory, writer->previous, writer->step, writer->keep);
-    writer->previous = writer->step;
     return LKS_OK;
 }
 
@@ -79,7 +77,6 @@ lks_status lksi_checkpoint_writer_create(lksi_checkpoint_writer **writer, const 
     created->checkpoint = checkpoint;
     created->directory = directory;
     created->keep = keep;
-    created->previous = trainer->n_steps;
     pthread_mutex_init(&created->mutex, NULL);
     pthread_cond_init(&created->changed, NULL);
     lks_status status = lksi_thread_create(&created->thread, run, created, "lockstep-save");
@@ -103,8 +100,10 @@ void lksi_checkpoint_writer_destroy(lksi_checkpoint_writer *writer) {
     lksi_free(writer);
 }
 
-void lksi_checkpoint_writer_start(lksi_checkpoint_writer *writer, int64_t step, int64_t copied_ns, lks_status status) {
+void lksi_checkpoint_writer_start(lksi_checkpoint_writer *writer, int64_t previous, int64_t step, int64_t copied_ns,
+                                  lks_status status) {
     pthread_mutex_lock(&writer->mutex);
+    writer->previous = previous;
     writer->step = step;
     writer->copied_ns = copied_ns;
     note(writer, status);

@@ -13,9 +13,11 @@ lks_status lksi_checkpoint_writer_create(lksi_checkpoint_writer **writer, const 
 void lksi_checkpoint_writer_destroy(lksi_checkpoint_writer *writer);
 
 /* Hands the image of step `step` to the writer. It belongs to the writer until lksi_checkpoint_writer_wait has
- * returned. No write may be in progress. `copied_ns` is the duration of the snapshot, for the log. `status` is the
- * result of the snapshot: if it is an error, nothing is written and the next wait returns it. */
-void lksi_checkpoint_writer_start(lksi_checkpoint_writer *writer, int64_t step, int64_t copied_ns, lks_status status);
+ * returned. No write may be in progress. `previous` is as in lksi_checkpoint_prune. `copied_ns` is the duration of the
+ * snapshot, for the log. `status` is the result of the snapshot: if it is an error, nothing is written and the next
+ * wait returns it. */
+void lksi_checkpoint_writer_start(lksi_checkpoint_writer *writer, int64_t previous, int64_t step, int64_t copied_ns,
+                                  lks_status status);
 /* Waits until no write is in progress, and returns the error of the last write, once. LKS_ERR_TIMEOUT after
  * `timeout_ms`: the image still belongs to the writer. */
 lks_status lksi_checkpoint_writer_wait(lksi_checkpoint_writer *writer, int64_t timeout_ms);

@@ -18,6 +18,7 @@ enum { DEFAULT_KEEP = 3 };
 struct lks_checkpointer {
     lks_trainer *trainer;
     int64_t every;
+    int64_t previous; /* step of the last file; before the first, the one at which the run began or was resumed */
     char *directory;
     lksi_checkpoint checkpoint;
     lksi_checkpoint_writer *writer; /* rank 0 */
@@ -59,6 +60,7 @@ static lks_status prepare(lks_checkpointer *c, lks_trainer *trainer, const char 
     LKS_TRY(check_options(directory, options));
     LKS_TRY(lksi_checkpoint_create(&c->checkpoint, c->trainer));
     c->every = options->every;
+    c->previous = c->trainer->n_steps;
     c->directory = lksi_strdup(directory);
     if (c->directory == NULL) return LKS_ERR_MEMORY;
     if (!is_first(c)) return LKS_OK;
@@ -120,12 +122,14 @@ static lks_status begin(lks_checkpointer *c, const lks_position *position, lks_s
     int64_t began_ns = lksi_now_ns();
     LKS_TRY(lksi_checkpoint_snapshot(c->trainer, &c->checkpoint, position, &status));
     if (c->writer != NULL)
-        lksi_checkpoint_writer_start(c->writer, c->trainer->n_steps, lksi_now_ns() - began_ns, status);
+        lksi_checkpoint_writer_start(c->writer, c->previous, c->trainer->n_steps, lksi_now_ns() - began_ns, status);
+    c->previous = c->trainer->n_steps;
     return LKS_OK;
 }
 
 lks_status lks_checkpointer_step(lks_checkpointer *c, const lks_position *position) {
     LKS_TRY(lksi_check_given("checkpointer_step", "checkpointer", c));
+    if (c->trainer->n_steps < c->previous) c->previous = c->trainer->n_steps; /* an earlier one was loaded */
     if (c->every == 0 || c->trainer->n_steps % c->every != 0)
         return lksi_check_given("checkpointer_step", "position", position);
     return begin(c, position, wait_for_last(c));

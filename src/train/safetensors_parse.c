@@ -152,13 +152,6 @@ static lks_status parse_entry(lksi_safetensors *file, const cJSON *item) {
     return parse_offsets(file, cJSON_GetObjectItemCaseSensitive(item, "data_offsets"), entry);
 }
 
-static lks_status parse_hash(const lksi_safetensors *file, const cJSON *item, char hex[65]) {
-    if (strlen(item->valuestring) != 64)
-        return lksi_error(LKS_ERR_FORMAT, "%s: its %s does not have 64 digits", file->path, item->string);
-    memcpy(hex, item->valuestring, 65);
-    return LKS_OK;
-}
-
 static lks_status parse_metadata(lksi_safetensors *file, const cJSON *metadata) {
     const cJSON *item;
     if (!cJSON_IsObject(metadata))
@@ -166,8 +159,12 @@ static lks_status parse_metadata(lksi_safetensors *file, const cJSON *metadata) 
     cJSON_ArrayForEach(item, metadata) {
         if (!cJSON_IsString(item))
             return lksi_error(LKS_ERR_FORMAT, "%s: its __metadata__ has something that is no string", file->path);
-        if (strcmp(item->string, "sha256") == 0) LKS_TRY(parse_hash(file, item, file->sha256));
-        if (strcmp(item->string, "header_sha256") == 0) LKS_TRY(parse_hash(file, item, file->header_sha256));
+        bool has_digits = strlen(item->valuestring) == 64;
+        if (strcmp(item->string, "header_sha256") == 0 && has_digits)
+            memcpy(file->header_sha256, item->valuestring, 65);
+        if (strcmp(item->string, "sha256") != 0) continue;
+        if (!has_digits) return lksi_error(LKS_ERR_FORMAT, "%s: its sha256 does not have 64 digits", file->path);
+        memcpy(file->sha256, item->valuestring, 65);
     }
     return LKS_OK;
 }

@@ -21,11 +21,6 @@ static lks_status read_at(const lksi_safetensors *file, uint64_t offset, void *d
     return LKS_OK;
 }
 
-static lks_status damaged(const lksi_safetensors *file, const char *part, const char *hex, const char *expected) {
-    return lksi_error(LKS_ERR_FORMAT, "%s: damaged: the hash of its %s is %.16s..., its header says %.16s...",
-                      file->path, part, hex, expected);
-}
-
 lks_status lksi_safetensors_hash_header(const char *header, size_t nbytes, char hex[65]) {
     lksi_sha256 *hash;
     LKS_TRY(lksi_sha256_create(&hash));
@@ -40,13 +35,14 @@ static void blank(char *header, const char *digits) {
 }
 
 /* `header` has been parsed, so its only NUL is the one behind its end. */
-static lks_status verify_header(const lksi_safetensors *file, char *header, size_t nbytes) {
+static lks_status compare_header(lksi_safetensors *file, char *header, size_t nbytes) {
     char hex[65];
     if (file->header_sha256[0] == '\0') return LKS_OK;
     blank(header, file->sha256);
     blank(header, file->header_sha256);
     LKS_TRY(lksi_safetensors_hash_header(header, nbytes, hex));
-    return strcmp(hex, file->header_sha256) == 0 ? LKS_OK : damaged(file, "header", hex, file->header_sha256);
+    file->is_header_other = strcmp(hex, file->header_sha256) != 0;
+    return LKS_OK;
 }
 
 static lks_status read_header(lksi_safetensors *file, uint64_t file_nbytes) {
@@ -60,7 +56,7 @@ static lks_status read_header(lksi_safetensors *file, uint64_t file_nbytes) {
     file->data_nbytes = file_nbytes - file->data_begin;
     lks_status status = read_at(file, 8, header, (size_t)header_nbytes);
     if (status == LKS_OK) status = lksi_safetensors_parse(file, header, (size_t)header_nbytes);
-    if (status == LKS_OK) status = verify_header(file, header, (size_t)header_nbytes);
+    if (status == LKS_OK) status = compare_header(file, header, (size_t)header_nbytes);
     lksi_free(header);
     return status;
 }
@@ -119,7 +115,10 @@ lks_status lksi_safetensors_verify(const lksi_safetensors *file) {
     if (status == LKS_OK) {
         status = hash_data(file, chunk, hash);
         lksi_sha256_finish_hex(hash, hex);
-        if (status == LKS_OK && strcmp(hex, file->sha256) != 0) status = damaged(file, "data", hex, file->sha256);
+        if (status == LKS_OK && strcmp(hex, file->sha256) != 0)
+            status =
+                lksi_error(LKS_ERR_FORMAT, "%s: damaged: the hash of its data is %.16s..., its header says %.16s...",
+                           file->path, hex, file->sha256);
     }
     lksi_free(chunk);
     return status;

@@ -662,13 +662,13 @@ static int misses_rank_1(int rank, int size, void *argument) {
         visit v = {.data_listener = -1};
         char end;
         MUST_OK(visit_begin(&v, 20000));
-        MUST(lksi_take_over(v.connections[0], &end, 1, NULL, soon_ns()) == LKS_ERR_PEER);
+        while (lksi_take_over(v.connections[0], &end, 1, NULL, soon_ns()) == LKS_OK) continue; /* why rank 0 gives up */
         visit_end(&v);
         return 0;
     }
     lks_group *world;
-    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 500}) != LKS_OK);
-    if (rank == 0) MUST_SAY("lks_init: rank(s) 1 did not arrive at their host's meeting");
+    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = rank == 0 ? 500 : 20000}) == LKS_ERR_TIMEOUT);
+    MUST_SAY("lks_init: rank(s) 1 did not arrive at their host's meeting");
     return 0;
 }
 
@@ -677,10 +677,9 @@ static void a_rank_missing_on_one_of_several_hosts_is_named(void **state) {
     run_processes(3, misses_rank_1, NULL);
 }
 
-/* Of four ranks on two hosts, one comes to the rendezvous and ends before the meeting of its host. */
+/* Of the ranks on two hosts, one comes to the rendezvous and ends before the meeting of its host. */
 static int loses_a_rank(int rank, int size, void *lost) {
-    (void)size;
-    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCKSTEP_HOST_ID", rank < size / 2 ? "a" : "b", 1);
     if (rank == *(const int *)lost) {
         visit v = {.data_listener = -1};
         MUST_OK(visit_begin(&v, 20000));
@@ -699,7 +698,37 @@ static int loses_a_rank(int rank, int size, void *lost) {
 
 static void a_rank_lost_before_its_hosts_meeting_is_named(void **state) {
     (void)state;
-    for (int lost = 1; lost < 4; lost++) run_processes(4, loses_a_rank, &lost);
+    for (int lost = 1; lost < 6; lost++) run_processes(6, loses_a_rank, &lost);
+}
+
+/* Rank 1 does not come to the meeting of its host. Rank 2, on another host, fails before rank 0 gives up. */
+static int fails_by_itself(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    lks_group *world;
+    if (rank == 0) {
+        MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 2 gave up: ");
+        MUST_SAY("the deadline of rank 2");
+        return 0;
+    }
+    visit v = {.data_listener = -1};
+    MUST_OK(visit_begin(&v, 20000));
+    const lksi_star_record record = {.kind = LKSI_STAR_ABORT,
+                                     .status = LKS_ERR_TIMEOUT,
+                                     .origin = 2,
+                                     .text = "rank 2 gave up: the deadline of rank 2"};
+    char end[sizeof record];
+    if (rank == 2) MUST_OK(lksi_star_send(v.connections[0], &record));
+    if (rank == 1)
+        MUST_OK(lksi_take_over(v.connections[0], end, sizeof end, NULL, soon_ns())); /* rank 0 passes it on */
+    visit_end(&v);
+    return 0;
+}
+
+static void why_a_rank_of_another_host_gave_up_is_told(void **state) {
+    (void)state;
+    run_processes(3, fails_by_itself, NULL);
 }
 
 typedef struct gathering {
@@ -750,17 +779,16 @@ static void any_ranks_of_a_host_can_meet(void **state) {
     await_processes(pids, 6, -1);
 }
 
-static bool is_given_up(void *unused) {
+static lks_status give_up(void *unused) {
     (void)unused;
-    return true;
+    return lksi_error(LKS_ERR_PEER, "given up");
 }
 
 /* Another socket has the name of the meeting, and the meeting is given up. */
 static int give_up_a_meeting(int rank, int size, void *argument) {
     static const int names[] = {4, 7};
     lksi_environment environment;
-    lksi_meeting meeting = {
-        .call = "group_split", .id = 1, .rank = rank, .size = 2, .names = names, .is_given_up = is_given_up};
+    lksi_meeting meeting = {.call = "group_split", .id = 1, .rank = rank, .size = 2, .names = names, .check = give_up};
     lksi_identity identities[2] = {{0}};
     int connections[2] = {-1, -1};
     char name[LKSI_SOCKET_NAME_NBYTES];
@@ -771,7 +799,7 @@ static int give_up_a_meeting(int rank, int size, void *argument) {
     MUST(taken >= 0);
     int64_t deadline_ns = lksi_now_ns() + SECOND_NS;
     MUST(lksi_leader_meet(&environment, &meeting, deadline_ns, connections, identities) == LKS_ERR_PEER);
-    MUST_SAY("group_split: given up");
+    MUST_SAY("given up");
     close(taken);
     return 0;
 }
@@ -826,6 +854,7 @@ int main(void) {
         cmocka_unit_test(an_address_that_every_host_takes_for_itself_is_refused),
         cmocka_unit_test(a_rank_missing_on_one_of_several_hosts_is_named),
         cmocka_unit_test(a_rank_lost_before_its_hosts_meeting_is_named),
+        cmocka_unit_test(why_a_rank_of_another_host_gave_up_is_told),
         cmocka_unit_test(any_ranks_of_a_host_can_meet),
         cmocka_unit_test(a_meeting_is_given_up_though_its_name_is_taken),
         cmocka_unit_test(ranks_missing_at_a_meeting_are_named),

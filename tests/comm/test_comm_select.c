@@ -198,7 +198,7 @@ static void a_variable_that_names_nothing_is_refused_with_what_there_is(void **s
          "LOCKSTEP_ALGORITHM: no operation has an algorithm 'quantum' (there are: auto, direct, "
          "dissemination, two_level, native, naive, tree, ring, scatter_allgather, butterfly, halving_doubling, "
          "bruck, halving, pairwise)"},
-        {"ring,", "LOCKSTEP_ALGORITHM: '' names no operation"},
+        {"ring,", "LOCKSTEP_ALGORITHM: 'ring,' has an empty item"},
         {"all_reduce=bruck", "LOCKSTEP_ALGORITHM: all_reduce has no algorithm 'bruck' (it has: auto, direct"},
         {"reduce_all=ring", "LOCKSTEP_ALGORITHM: there is no operation 'reduce_all' (there are: barrier, broadcast"},
     };

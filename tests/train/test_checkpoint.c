@@ -443,11 +443,8 @@ static char *digits_in(unsigned char *bytes, const char *key) {
 }
 
 static void hash(const void *bytes, size_t nbytes, char *digits) {
-    lksi_sha256 *created;
     char hex[65];
-    assert_ok(lksi_sha256_create(&created));
-    lksi_sha256_update(created, bytes, nbytes);
-    lksi_sha256_finish_hex(created, hex);
+    assert_ok(lksi_safetensors_hash_header(bytes, nbytes, hex));
     memcpy(digits, hex, 64);
 }
 
@@ -512,9 +509,21 @@ static void a_checkpoint_of_another_version_is_refused_by_its_number(void **stat
     static unsigned char good[MAX_FILE];
     result saved = {.kind = MOMENTUM};
     run_ranks(1, train_and_save, &saved);
-    write_counters(good, read_file(saved_path, good), 3, SAVED_AT, 1, 5);
+    size_t nbytes = read_file(saved_path, good);
+    write_counters(good, nbytes, 3, SAVED_AT, 1, 5);
     bad_load bad = {MOMENTUM, 20,   4, BATCH, other_path, false, LKS_ERR_ARGUMENT, "a checkpoint of version 3, this",
                     0,        false};
+    run_ranks(1, load_in_vain, &bad);
+    write_counters(good, nbytes, 5, SAVED_AT, 1, 5);
+    read_file(other_path, good);
+    digits_in(good, "\"header_sha256")[-1] = '_'; /* earlier versions had none */
+    write_file(other_path, good, nbytes);
+    bad.text = "a checkpoint of version 5, this";
+    run_ranks(1, load_in_vain, &bad);
+    write_file(other_path, good, read_file(saved_path, good));
+    digits_in(good, "\"header_sha256")[-1] = '_';
+    write_file(other_path, good, nbytes);
+    bad.text = "it has no header_sha256", bad.status = LKS_ERR_FORMAT;
     run_ranks(1, load_in_vain, &bad);
 }
 

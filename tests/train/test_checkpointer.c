@@ -342,6 +342,43 @@ static void earlier_ones_that_were_passed_over_do_not_outlive_the_next(void **st
     assert_steps("10 24");
 }
 
+/* A run that goes back to an earlier checkpoint of its own, because the later ones are damaged. */
+static int go_back(void *argument) {
+    (void)argument;
+    set_up s;
+    lks_checkpointer *checkpointer;
+    RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
+    RANK_OK(lks_checkpointer_create(&checkpointer, s.trainer, directory,
+                                    &(lks_checkpointer_options){.every = 6, .keep = 3}));
+    for (seek(&s); step_of(&s) < 18;) {
+        RANK_CHECK(make_step(&s, NULL) == 0);
+        RANK_OK(lks_checkpointer_step(checkpointer, &s.position));
+    }
+    RANK_OK(lks_checkpointer_finish(checkpointer));
+    spoil(12, 0);
+    spoil(18, 0);
+    RANK_OK(lks_trainer_resume(s.trainer, directory, &s.position, NULL, 0));
+    RANK_CHECK(step_of(&s) == 6);
+    for (seek(&s); step_of(&s) < 11;) {
+        RANK_CHECK(make_step(&s, NULL) == 0);
+        RANK_OK(lks_checkpointer_step(checkpointer, &s.position));
+    }
+    for (int i = 0; i < 9; i++) RANK_CHECK(make_step(&s, NULL) == 0);
+    RANK_OK(lks_checkpointer_save(checkpointer, &s.position));
+    lks_checkpointer_destroy(checkpointer);
+    destroy(&s);
+    return 0;
+}
+
+static void the_one_that_a_run_went_back_to_is_kept(void **state) {
+    (void)state;
+    empty_directory();
+    lks_log_set_level(LKS_LOG_ERROR);
+    run_ranks(1, go_back, NULL);
+    lks_log_set_level(LKS_LOG_WARNING);
+    assert_steps("6 20");
+}
+
 /* --- what cannot be read now, but maybe later --- */
 
 static int resume_from_what_cannot_be_read(void *argument) {
@@ -697,6 +734,7 @@ int main(void) {
         cmocka_unit_test(a_directory_of_damaged_ones_is_not_taken_for_an_empty_one),
         cmocka_unit_test(later_ones_that_were_passed_over_do_not_outlive_the_next),
         cmocka_unit_test(earlier_ones_that_were_passed_over_do_not_outlive_the_next),
+        cmocka_unit_test(the_one_that_a_run_went_back_to_is_kept),
         cmocka_unit_test(a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one),
         cmocka_unit_test(a_directory_that_cannot_be_read_does_not_end_a_run),
         cmocka_unit_test(a_newest_one_that_cannot_be_looked_at_is_not_passed_over),

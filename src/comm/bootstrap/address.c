@@ -64,7 +64,8 @@ lks_status lksi_address_parse(const char *name, const char *text, lksi_address *
         return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s': host:port or [address]:port was expected", name, text);
     memcpy(host, text, length);
     host[length] = '\0';
-    return lksi_address_resolve(host, (int)port, address);
+    lks_status status = lksi_address_resolve(host, (int)port, address);
+    return status == LKS_ERR_TIMEOUT ? lksi_error(LKS_ERR_SYSTEM, "%s", lksi_error_text()) : status;
 }
 
 /* The fields of the two families are copied out, because strict aliasing forbids to read the storage as another

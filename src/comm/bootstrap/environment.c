@@ -2,6 +2,8 @@
 
 #include "comm/bootstrap/address.h"
 #include "comm/bootstrap/launcher.h"
+#include "comm/bootstrap/notice_board.h"
+#include "comm/clock.h"
 #include "comm/comm.h"
 #include "comm/transport/mpi/bootstrap.h"
 
@@ -188,11 +190,13 @@ static bool names_loopback(const char *name) {
 /* Without local numbers, ranks that meet at a loopback address are on one host. Other ranks may be on several. If a
  * name was looked up, the assumption may be wrong. Other hosts cannot reach an unspecified address either, but the
  * ranks that meet there need not be on one host if LOCKSTEP_ADVERTISE names another. */
-static void look_up_master(lksi_environment *environment) {
+static void look_up_master(int64_t timeout_ms, lksi_environment *environment) {
     lksi_address master;
     char text[LKSI_ADDRESS_TEXT_NBYTES];
     const char *name = environment->master_address;
-    lks_status status = lksi_address_resolve(name, environment->master_port, &master);
+    const int64_t deadline_ns = lksi_running_ns() + timeout_ms * LKSI_NS_PER_MS;
+    lks_status status =
+        lksi_address_await(name, environment->master_port, deadline_ns, lksi_notice_board_has_news, NULL, &master);
     if (status != LKS_OK) return; /* lks_init reports the error */
     const bool is_unspecified = lksi_address_is_unspecified(&master) && lksi_variable("LOCKSTEP_ADVERTISE") == NULL;
     if (!lksi_address_is_loopback(&master) && !is_unspecified) return;
@@ -205,14 +209,12 @@ static void look_up_master(lksi_environment *environment) {
 
 /* An MPI launcher does not set an address, but MPI can distribute what rank 0 chooses. */
 static lks_status read_master(int64_t timeout_ms, lksi_environment *environment) {
-    if (can_ask_mpi(environment)) {
-        if (timeout_ms == 0) LKS_TRY(lksi_environment_timeout(&timeout_ms));
-        return lksi_mpi_bootstrap(timeout_ms, environment);
-    }
+    if (timeout_ms == 0) LKS_TRY(lksi_environment_timeout(&timeout_ms));
+    if (can_ask_mpi(environment)) return lksi_mpi_bootstrap(timeout_ms, environment);
     LKS_TRY(read_address(environment));
     LKS_TRY(read_port(environment));
     const bool is_spread = environment->local_size < environment->size;
-    if (environment->local_size == 0 || (environment->rank == 0 && is_spread)) look_up_master(environment);
+    if (environment->local_size == 0 || (environment->rank == 0 && is_spread)) look_up_master(timeout_ms, environment);
     return LKS_OK;
 }
 

@@ -52,7 +52,7 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
         if (met.is_world) LKS_TRY(lksi_notice_board_check());
         if (met.is_world && attempt < 0 && lksi_crossing_knock(&crossing))
             return lksi_error(crossing.status, "%s", crossing.text);
-        if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.call);
+        LKS_TRY(lksi_meeting_check(&met));
         if (lksi_running_ns() + retry_ns >= deadline_ns) return name_leader(environment, &met, hint);
         if (lksi_meeting_is_slow(environment, &met, began_ns, &is_told))
             lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, %s %d)%s", met.call,

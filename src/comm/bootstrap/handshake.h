@@ -36,7 +36,7 @@ typedef struct lksi_meeting {
     uint64_t id;                         /* part of the socket's name, unique within the job */
     int rank, size;                      /* of the meeting; rank 0 is the leader */
     const int *names;                    /* by rank of the meeting: rank in the world, for texts; NULL: the same */
-    bool (*is_given_up)(void *argument); /* called periodically; NULL: only the deadline ends the meeting */
+    lks_status (*check)(void *argument); /* called periodically: an error ends the meeting; NULL: there is none */
     void *argument;
 } lksi_meeting;
 
@@ -49,8 +49,8 @@ lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meet
 lks_status lksi_socket_name_without_key(const lksi_environment *environment, char name[LKSI_SOCKET_NAME_NBYTES]);
 /* *meeting, or the meeting of the world if `meeting` is NULL. */
 lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lksi_meeting *meeting);
-static inline bool lksi_meeting_is_given_up(const lksi_meeting *meeting) {
-    return meeting->is_given_up != NULL && meeting->is_given_up(meeting->argument);
+static inline lks_status lksi_meeting_check(const lksi_meeting *meeting) {
+    return meeting->check != NULL ? meeting->check(meeting->argument) : LKS_OK;
 }
 /* The number that texts use for rank `rank` of the meeting. */
 static inline int lksi_meeting_name(const lksi_meeting *meeting, int rank) {

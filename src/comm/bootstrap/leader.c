@@ -168,14 +168,15 @@ static lks_status name_missing(const meeting *m) {
     for (int rank = 1; rank < m->met.size; rank++)
         if (m->connections[rank] < 0) lksi_append_number(missing, sizeof missing, lksi_meeting_name(&m->met, rank));
     if (!m->met.is_world)
-        return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s did not arrive at their host's meeting", m->met.call, missing);
+        return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s did not arrive at their host's meeting", m->met.call,
+                          missing);
     return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive%s", m->met.call, missing, m->met.size,
                       hint);
 }
 
 /* Whether the meeting must end because another party knows that it cannot succeed. */
 static lks_status check_others(const lksi_meeting *met) {
-    if (lksi_meeting_is_given_up(met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met->call);
+    LKS_TRY(lksi_meeting_check(met));
     return met->is_world ? lksi_notice_board_check() : LKS_OK;
 }
 

@@ -28,5 +28,10 @@ void lksi_notice_board_destroy(lksi_notice_board *board);
 /* Called by a rank. Returns LKS_ERR_PEER with the launcher's text. Returns LKS_OK if there is no text, or no launcher
  * of the world at MASTER_PORT. */
 lks_status lksi_notice_board_check(void);
+/* The same as a function that ends an attempt (lksi_dial). */
+static inline bool lksi_notice_board_has_news(void *unused) {
+    (void)unused;
+    return lksi_notice_board_check() != LKS_OK;
+}
 
 #endif

@@ -137,7 +137,7 @@ static lks_status open_store(const lksi_job_secret *job, int kept, const lksi_ad
     return lksi_error(LKS_ERR_TIMEOUT,
                       "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT%s): another program does; "
                       "MASTER_PORT may be set to another port, on all ranks",
-                      text, is_beside_torchrun ? " + 1, because torchrun has MASTER_PORT itself" : "");
+                      text, is_beside_torchrun ? "'s neighbour, because torchrun has MASTER_PORT itself" : "");
 }
 
 static lks_status serve(const lksi_environment *environment, lksi_job_secret *job, const lksi_address *master,
@@ -236,8 +236,10 @@ lks_status lksi_rendezvous(const lksi_environment *environment, lksi_job_secret 
                            lksi_member *members, int *connections, int *data_listener) {
     lksi_address master;
     for (int rank = 0; rank < environment->size; rank++) connections[rank] = -1;
-    LKS_TRY(
-        lksi_address_await(environment->master_address, environment->master_port, deadline_ns, NULL, NULL, &master));
+    lks_status status = lksi_address_await(environment->master_address, environment->master_port, deadline_ns,
+                                           lksi_notice_board_has_news, NULL, &master);
+    if (status != LKS_OK) LKS_TRY(lksi_notice_board_check());
+    LKS_TRY(status);
     LKS_TRY(lksi_job_secret_allows(job, "MASTER_ADDR", &master));
     LKS_TRY(check_master(environment, &master));
     return (environment->rank == 0 ? serve : visit)(environment, job, &master, deadline_ns, members, connections,

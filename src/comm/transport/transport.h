@@ -64,7 +64,7 @@ typedef struct lksi_remote {
  * id, members and seats. */
 lks_status lksi_self_join(lks_group *group);
 lks_status lksi_thread_transport_join(lks_group *group);
-/* `is_given_up` is as in lksi_meeting. */
-lks_status lksi_shm_join(lks_group *group, bool (*is_given_up)(void *), void *argument);
+/* `check` is as in lksi_meeting. */
+lks_status lksi_shm_join(lks_group *group, lks_status (*check)(void *), void *argument);
 
 #endif

@@ -168,7 +168,10 @@ void lksi_control_disconnected(lksi_control *control, int mine, int other) {
 
 lks_status lksi_control_abort_error(const lksi_control *control, const char *doing) {
     const lksi_reason *reason = lksi_abort_read(&control->abort);
-    if (reason == NULL) return lksi_error(LKS_ERR_PEER, "a rank was lost; %s", doing);
+    return reason != NULL ? lksi_reason_error(reason, doing) : lksi_error(LKS_ERR_PEER, "a rank was lost; %s", doing);
+}
+
+lks_status lksi_reason_error(const lksi_reason *reason, const char *doing) {
     size_t length = strlen(reason->text), tail = strlen(doing);
     bool is_said = tail <= length && strcmp(reason->text + length - tail, doing) == 0; /* by a rank in the same call */
     return lksi_error((lks_status)reason->status, is_said ? "%s" : "%s; %s", reason->text, doing);

@@ -181,6 +181,7 @@ static inline bool lksi_control_knows_pid(const lksi_control *control, int mine,
 void lksi_control_disconnected(lksi_control *control, int mine, int other);
 /* Sets this thread's error from the abort record with `doing` appended, and returns its status. */
 lks_status lksi_control_abort_error(const lksi_control *control, const char *doing);
+lks_status lksi_reason_error(const lksi_reason *reason, const char *doing); /* the same for one that is given */
 
 /* Wakes the rank of `seat` if it sleeps in `context`. */
 void lksi_ring_bell(lksi_control *control, lksi_context context, int seat);

@@ -292,7 +292,7 @@ static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, 
     return status;
 }
 
-static lks_status meet(shm *s, lks_group *group, bool (*is_given_up)(void *), void *argument, lksi_control **control) {
+static lks_status meet(shm *s, lks_group *group, lks_status (*check)(void *), void *argument, lksi_control **control) {
     int64_t deadline_ns = lksi_deadline_ns(group, LKSI_CONTEXT_COLLECTIVE);
     lksi_meeting part = {.call = group->progress.name,
                          /* unique per host of the group: several of these may be one machine (LOCKSTEP_HOST_ID) */
@@ -300,7 +300,7 @@ static lks_status meet(shm *s, lks_group *group, bool (*is_given_up)(void *), vo
                          .rank = group->seat,
                          .size = group->n_seats,
                          .names = group->rank_of,
-                         .is_given_up = is_given_up,
+                         .check = check,
                          .argument = argument};
     const lksi_meeting *meeting = group->is_world && group->n_seats == group->size ? NULL : &part;
     return group->seat == 0 ? lead(s, group, meeting, deadline_ns, control)
@@ -314,7 +314,7 @@ static void leave_out_of_dumps(lksi_control *control, size_t control_nbytes) {
     (void)madvise(begin, control_nbytes - (size_t)(begin - (unsigned char *)control), MADV_DONTDUMP);
 }
 
-lks_status lksi_shm_join(lks_group *group, bool (*is_given_up)(void *), void *argument) {
+lks_status lksi_shm_join(lks_group *group, lks_status (*check)(void *), void *argument) {
     shm *s = lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
     s->connections = lksi_alloc_array((size_t)group->n_seats, sizeof *s->connections);
@@ -324,7 +324,7 @@ lks_status lksi_shm_join(lks_group *group, bool (*is_given_up)(void *), void *ar
     for (int seat = 0; seat < group->n_seats && s->connections != NULL; seat++) s->connections[seat] = -1;
     for (int seat = 0; seat < group->n_seats && s->processes != NULL; seat++) s->processes[seat] = -1;
     lks_status status = is_whole ? LKS_OK : LKS_ERR_MEMORY;
-    if (status == LKS_OK) status = meet(s, group, is_given_up, argument, &group->control);
+    if (status == LKS_OK) status = meet(s, group, check, argument, &group->control);
     if (status == LKS_OK) status = watch_ends(s, group);
     if (status != LKS_OK) {
         close_all(s, group);

@@ -123,29 +123,51 @@ bool lksi_star_notice(void *opaque, int descriptor) {
 
 /* --- before it is made --- */
 
-/* Leaves the record to the star, which is made if this rank goes on. */
+/* Leaves what it finds to the star, which is made if this rank goes on. An abort may come behind other records. */
 static bool is_told(int connection, lksi_reason *reason) {
-    lksi_star_record record;
-    ssize_t n = recv(connection, &record, sizeof record, MSG_PEEK | MSG_DONTWAIT);
-    if (n != (ssize_t)sizeof record || !lksi_star_is_record(&record) || record.kind != LKSI_STAR_ABORT) return false;
-    record.text[sizeof record.text - 1] = '\0';
-    *reason = reason_of(&record);
+    enum { MOST = 8 };
+    lksi_star_record records[MOST];
+    ssize_t nbytes = recv(connection, records, sizeof records, MSG_PEEK | MSG_DONTWAIT);
+    for (int i = 0; (ssize_t)((size_t)(i + 1) * sizeof records[0]) <= nbytes; i++) {
+        if (!lksi_star_is_record(&records[i]) || records[i].kind != LKSI_STAR_ABORT) continue;
+        records[i].text[sizeof records[i].text - 1] = '\0';
+        *reason = reason_of(&records[i]);
+        return true;
+    }
+    return false;
+}
+
+/* Whether the connection to `rank`, at which `events` were seen, says that the world cannot come about. */
+static bool is_over(const lks_group *group, int rank, int connection, int events, lksi_reason *reason) {
+    if (events == 0) return false;
+    if (is_told(connection, reason)) return true;
+    if (events == POLLIN) return false;
+    *reason = loss_of(group, rank);
     return true;
 }
 
-bool lksi_tcp_look_out(const lks_group *group, const int *connections, lksi_reason *reason) {
-    int lost = 0;
-    for (; lost < group->size; lost++) {
-        struct pollfd end = {.fd = connections[lost], .events = POLLRDHUP};
-        if (end.fd >= 0 && group->rank > 0 && is_told(end.fd, reason)) return true;
-        if (end.fd >= 0 && poll(&end, 1, 0) > 0) break;
+lks_status lksi_tcp_look_out(const lks_group *group, const int *connections) {
+    enum { AT_ONCE = 64 };
+    struct pollfd polled[AT_ONCE];
+    lksi_reason reason;
+    for (int first = 0; first < group->size; first += AT_ONCE) {
+        int count = group->size - first < AT_ONCE ? group->size - first : AT_ONCE;
+        for (int i = 0; i < count; i++)
+            polled[i] = (struct pollfd){.fd = connections[first + i], .events = POLLIN | POLLRDHUP};
+        if (poll(polled, (nfds_t)count, 0) <= 0) continue;
+        for (int i = 0; i < count; i++) {
+            if (!is_over(group, first + i, polled[i].fd, polled[i].revents, &reason)) continue;
+            if (group->rank == 0) lksi_tcp_tell_early(group, connections, &reason, first + i);
+            return lksi_reason_error(&reason, group->progress.name);
+        }
     }
-    if (lost == group->size) return false;
-    *reason = loss_of(group, lost);
+    return LKS_OK;
+}
+
+void lksi_tcp_tell_early(const lks_group *group, const int *connections, const lksi_reason *reason, int except) {
     const lksi_star_record record = record_of(group, LKSI_STAR_ABORT, reason);
-    for (int rank = 1; rank < group->size && group->rank == 0; rank++)
-        if (rank != lost) (void)lksi_star_send(connections[rank], &record);
-    return true;
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != except && connections[rank] >= 0) (void)lksi_star_send(connections[rank], &record);
 }
 
 /* --- making it --- */

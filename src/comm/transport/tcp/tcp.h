@@ -64,8 +64,10 @@ static inline lksi_star *lksi_star_of(const lks_group *group) { return ((lksi_tc
 
 /* star.c: the control connections. */
 lks_status lksi_tcp_star_join(lks_group *group, int *connections);
-/* Before the star is made: whether a rank was lost, by these connections. Sets *reason. Rank 0 tells the others. */
-bool lksi_tcp_look_out(const lks_group *group, const int *connections, lksi_reason *reason);
+/* Before the star is made, on the same connections: returns an error if one of them ended, or brought an abort. Rank 0
+ * passes that on. tell_early is the abort of a rank that cannot join. */
+lks_status lksi_tcp_look_out(const lks_group *group, const int *connections);
+void lksi_tcp_tell_early(const lks_group *group, const int *connections, const lksi_reason *reason, int except);
 void lksi_tcp_star_take(lks_group *group, int from, int descriptor);
 bool lksi_tcp_star_has_left(const lks_group *group, int rank);
 void lksi_tcp_star_close(lks_group *group);
