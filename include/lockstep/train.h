@@ -333,7 +333,8 @@ typedef struct lks_checkpointer lks_checkpointer;
 typedef struct lks_checkpointer_options {
     /* Steps between two checkpoints. 0: only lks_checkpointer_save writes one. The same on all ranks. */
     int64_t every;
-    /* Number of newest checkpoints to keep. Older ones are removed when a new one is on disk. 0: 3. */
+    /* Number of newest checkpoints to keep. Older ones are removed when a new one is on disk, and so are those that
+     * lks_trainer_resume has passed over. 0: 3. */
     int64_t keep;
 } lks_checkpointer_options;
 

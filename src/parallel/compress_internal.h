@@ -66,7 +66,7 @@ typedef struct lksi_power_compression {
     int n_plain;
     float *errors;      /* all matrices' residuals and errors */
     float *lefts;       /* all matrices' P, then the plain gradients: the operand of the first all_reduce */
-    float *rights;      /* all matrices' Q */
+    float *rights;      /* all matrices' Q, of the step in progress */
     float *kept_rights; /* Q of the last step that took place */
     float *logical;     /* room for any matrix */
     size_t errors_count, lefts_count, plain_count, rights_count, logical_count;

@@ -5,7 +5,7 @@
  *     all_reduce            P of all matrices, and in the same call the gradients that are sent in full
  *     every rank            P made orthonormal                     the same bits on all ranks
  *                           Q = E^T P                              (n,r)
- *                           residual = E - P Q^T                 once it is known that the step takes place
+ *                           residual = E - P Q^T                 kept, as is Q, once it is known that the step counts
  *     all_reduce            Q of all matrices
  *     every rank            the sum of all E is about P Q^T        the same bits on all ranks
  *
