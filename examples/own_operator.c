@@ -64,7 +64,8 @@ static int fit(lks_group *world, lks_dataset *data, const char *name,
     LKS_CHECK(lks_store_read(store, lks_store_find(store, "line.weight"), &a));
     LKS_CHECK(lks_store_read(store, lks_store_find(store, "line.bias"), &b));
     if (lks_group_rank(world) == 0)
-        printf("%s: y = %.2f x + %.2f, not %g x + %g\n", name, (double)a, (double)b, (double)slope, (double)intercept);
+        printf("%s: y = %.2f x + %.2f (without outliers %g x + %g)\n", name, (double)a, (double)b, (double)slope,
+               (double)intercept);
     lks_trainer_destroy(trainer);
     lks_graph_destroy(g);
     lks_loader_destroy(loader);

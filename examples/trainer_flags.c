@@ -162,7 +162,7 @@ static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
         {"--init", "begin with the weights in a safetensors file", .text = &f->init, .unit = "FILE"},
         {"--resume",
          "resume from a checkpoint, or the newest intact one in a directory, with the bits of a\n"
-         "run without interruption; an empty directory: start from the beginning",
+         "run without interruption (but for --compress); an empty directory: start anew",
          .text = &f->resume, .unit = "PATH"},
         {"--run", "write DIR/metrics.jsonl, a line of JSON per report; overwritten unless resumed", .text = &f->run,
          .unit = "DIR"},

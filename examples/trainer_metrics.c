@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* --- opening --- */
@@ -107,6 +108,9 @@ void trainer_metrics_report(trainer_progress *p, int has) {
 
 int trainer_metrics_close(trainer_progress *p) {
     if (p->metrics == NULL) return 1;
+    struct stat info;
+    if (p->metrics_errno == 0 && fstat(fileno(p->metrics), &info) == 0 && info.st_nlink == 0)
+        p->metrics_errno = ENOENT; /* it was removed meanwhile */
     if (fclose(p->metrics) != 0 && p->metrics_errno == 0) p->metrics_errno = errno;
     p->metrics = NULL;
     if (p->metrics_errno == 0) return 1;

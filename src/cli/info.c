@@ -26,7 +26,7 @@ static const char help_text[] =
     "usage: lockstep info\n"
     "\n"
     "Prints what is built in and what was found: devices, transports, algorithms, libraries, CPUs. Fails if\n"
-    "LOCKSTEP_ALGORITHM or LOCKSTEP_TUNING would fail a job.\n";
+    "LOCKSTEP_ALGORITHM, LOCKSTEP_ISA or LOCKSTEP_TUNING would fail a job.\n";
 
 static void print_cpus(void) {
     cpu_set_t allowed[LKSI_N_CPU_SETS];
@@ -179,6 +179,7 @@ static int run(int argc, char **argv) {
     printf("cJSON:           %s\n", cJSON_Version());
     print_cpus();
     printf("instruction set: %s\n", lksi_isa_name());
+    is_right &= lksi_isa_check() == LKS_OK; /* detecting it has warned */
     return is_right ? 0 : 1;
 }
 

@@ -43,6 +43,9 @@ lks_status lksi_program_give(lks_program *program, lks_node *features, lks_node 
     LKS_TRY(check_samples(features, batch));
     if (batch->targets != NULL && batch->labels == NULL && batch->n_targets == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a batch has targets, but its n_targets is 0");
+    if (batch->targets == NULL && batch->n_targets > 0 && batch->count > 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "a batch has no targets, but its n_targets is %lld",
+                          (long long)batch->n_targets);
     LKS_TRY(lksi_check_targets(labels, batch->n_targets));
     LKS_TRY(lks_program_set_input(program, features, batch->features));
     return lks_program_set_input(program, labels, labels_of(batch));

@@ -160,3 +160,11 @@ lks_status lksi_checkpoint_take_directory(const char *directory, int *descriptor
     LKS_TRY(lock(directory, descriptor));
     return remove_partial(directory);
 }
+
+lks_status lksi_checkpoint_check_directory(const char *directory, int descriptor) {
+    char path[LKSI_PATH_NBYTES];
+    snprintf(path, sizeof path, "%s/lock", directory);
+    if (descriptor < 0 || lksi_file_is_still_named(descriptor, path) || !lksi_file_exists(path)) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE, "%s: it was removed and made anew while this run wrote its checkpoints there",
+                      directory);
+}

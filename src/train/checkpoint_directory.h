@@ -20,5 +20,8 @@ void lksi_checkpoint_prune(const char *directory, int64_t previous, int64_t newe
  * lock and releases it when closed. It is -1 on a file system without locks, which is a warning.
  * Errors: LKS_ERR_FILE. LKS_ERR_STATE: another run holds the lock. The text names it. */
 lks_status lksi_checkpoint_take_directory(const char *directory, int *descriptor);
+/* Whether the lock that was taken is still that of the directory. Errors: LKS_ERR_STATE: the directory was removed and
+ * made anew, so another run may hold its lock. */
+lks_status lksi_checkpoint_check_directory(const char *directory, int descriptor);
 
 #endif

@@ -114,6 +114,7 @@ static lks_status wait_for_last(lks_checkpointer *c) {
 static lks_status begin(lks_checkpointer *c, const lks_position *position, lks_status status) {
     char path[LKSI_PATH_NBYTES];
     if (status == LKS_OK) status = lksi_checkpoint_check_position(c->trainer, c->directory, position);
+    if (status == LKS_OK) status = lksi_checkpoint_check_directory(c->directory, c->lock);
     LKS_TRY(lksi_checkpoint_agree(c->trainer, "checkpointer", name_of(c), status, 0));
     lksi_checkpoint_path(path, c->directory, c->trainer->n_steps);
     if (c->trainer->options.n_states > 0) /* their size depends on the batch */

@@ -124,6 +124,10 @@ static void a_program_takes_batches_of_its_size(void **state) {
     lks_batch own = {.features = features, .targets = targets, .count = BATCH, .sample_nbytes = sizeof(float)};
     assert_int_equal(lks_program_set_batch(program, x, y, &own), LKS_ERR_ARGUMENT);
     assert_non_null(strstr(lks_error_text(), "a batch has targets, but its n_targets is 0"));
+    own.targets = NULL, own.n_targets = 1;
+    assert_int_equal(lks_program_set_batch(program, x, y, &own), LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "a batch has no targets, but its n_targets is 1"));
+    own.targets = targets, own.n_targets = 0;
     own.sample_type = LKS_I32;
     assert_int_equal(lks_program_set_batch(program, x, y, &own), LKS_ERR_SHAPE);
     assert_non_null(strstr(lks_error_text(), "samples of 1 i32 do not fit the model's input, of 1 f32"));

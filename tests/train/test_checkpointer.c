@@ -516,6 +516,40 @@ static void two_runs_do_not_write_to_one_directory(void **state) {
     assert_steps("3 6");
 }
 
+static int write_to_a_directory_that_was_replaced(void *argument) {
+    (void)argument;
+    set_up s;
+    lks_checkpointer *checkpointer;
+    RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
+    bool is_first = lks_group_rank(s.group) == 0;
+    RANK_OK(
+        lks_checkpointer_create(&checkpointer, s.trainer, directory_of(&s), &(lks_checkpointer_options){.every = 1}));
+    RANK_CHECK(make_step(&s, NULL) == 0);
+    RANK_OK(lks_checkpointer_step(checkpointer, &s.position));
+    RANK_OK(lks_checkpointer_finish(checkpointer));
+    int other = -1;
+    if (is_first) RANK_CHECK(rename(directory, elsewhere) == 0);
+    if (is_first) RANK_OK(lksi_checkpoint_take_directory(directory, &other));
+    RANK_CHECK(make_step(&s, NULL) == 0);
+    RANK_CHECK(lks_checkpointer_step(checkpointer, &s.position) == LKS_ERR_STATE);
+    RANK_CHECK(strstr(lks_error_text(), "it was removed and made anew while this run") != NULL);
+    if (is_first) close(other);
+    lks_checkpointer_destroy(checkpointer);
+    destroy(&s);
+    return 0;
+}
+
+static void a_directory_that_was_replaced_is_another_runs(void **state) {
+    (void)state;
+    empty_directory();
+    run_ranks(2, write_to_a_directory_that_was_replaced, NULL);
+    assert_steps("");
+    empty_directory();
+    assert_int_equal(rmdir(directory), 0);
+    assert_int_equal(rename(elsewhere, directory), 0);
+    assert_steps("1");
+}
+
 static int give_options_that_cannot_be_meant(void *argument) {
     (void)argument;
     set_up s;
@@ -741,6 +775,7 @@ int main(void) {
         cmocka_unit_test(a_directory_of_later_steps_is_refused_to_a_run_that_begins_anew),
         cmocka_unit_test(what_another_run_wrote_after_the_resume_is_not_taken_for_this_ones),
         cmocka_unit_test(two_runs_do_not_write_to_one_directory),
+        cmocka_unit_test(a_directory_that_was_replaced_is_another_runs),
         cmocka_unit_test(what_could_not_be_written_is_named_on_all_ranks_at_the_next),
         cmocka_unit_test(the_checkpoint_that_is_asked_for_is_written_after_one_that_failed),
         cmocka_unit_test(a_slow_disk_does_not_end_the_group),
