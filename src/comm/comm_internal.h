@@ -106,6 +106,8 @@ static inline lks_status lksi_select(lks_group *group, lksi_call *call, const ch
 const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *call);
 /* The same for MPI's own collectives. */
 const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call);
+/* This thread's error `status`, as the other ranks get it. */
+lksi_reason lksi_reason_for_others(const lks_group *group, lks_status status);
 static inline bool lksi_is_on_one_host(const lks_group *group) { return group->n_seats == group->size; }
 
 #endif

@@ -99,7 +99,7 @@ static lks_status name_missing(const lks_group *group) {
         if (atomic_load(&group->control->seats[seat].presence.value) == LKSI_ABSENT)
             lksi_append_number(missing, sizeof missing, lksi_world_rank(group, group->rank_of[seat]));
     return lksi_error(LKS_ERR_TIMEOUT, "%s waited %lld ms; rank(s) %s of %d did not arrive", group->progress.name,
-                      (long long)group->timeout_ms, missing, group->size);
+                      (long long)group->timeout_ms, missing, group->parent != NULL ? group->parent->size : group->size);
 }
 
 /* Takes this rank's seat and waits until all ranks of this host have taken theirs. */
@@ -135,11 +135,13 @@ static lks_status form_part(lks_group *group, const int *ranks, int n_ranks, con
     made->progress.started_ns = group->progress.started_ns;
     lksi_world_hold(made->world);
     lks_status status = lksi_group_form(made, NULL);
-    if (status == LKS_OK)
+    if (status == LKS_OK) {
         *part = made;
-    else
-        lks_group_destroy(made);
-    return status;
+        return LKS_OK;
+    }
+    lks_group_destroy(made); /* the loss of a rank may reach a part by the ranks that gave up because of it */
+    return lksi_control_is_aborted(group->control) ? lksi_control_abort_error(group->control, group->progress.name)
+                                                   : status;
 }
 
 static lks_status form_levels(lks_group *group) {

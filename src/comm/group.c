@@ -85,9 +85,9 @@ static lks_status refuse_several_hosts(const lks_group *group) {
         n_near, group->size, lksi_variable("LOCKSTEP_HOST_ID"));
 }
 
-/* This thread's error, as the others get it. An error of the whole group has the same status there. An error of this
- * rank alone is LKS_ERR_PEER for them. */
-static lksi_reason reason_for_others(const lks_group *group, lks_status status) {
+/* An error of the whole group has the same status on the others. An error of this rank alone is LKS_ERR_PEER for
+ * them. */
+lksi_reason lksi_reason_for_others(const lks_group *group, lks_status status) {
     bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
     lksi_reason reason = {.status = (int32_t)(is_common ? status : LKS_ERR_PEER)};
     snprintf(reason.text, sizeof reason.text, "rank %d gave up: %s", lksi_world_rank(group, group->rank),
@@ -98,7 +98,7 @@ static lksi_reason reason_for_others(const lks_group *group, lks_status status) 
 /* Tells the ranks that have come why this one cannot join them. Keeps the error. */
 static void tell_early(const lks_group *group, const int *connections, lks_status status) {
     char text[LKSI_ERROR_TEXT_NBYTES];
-    const lksi_reason reason = reason_for_others(group, status);
+    const lksi_reason reason = lksi_reason_for_others(group, status);
     lksi_error_keep(text);
     lksi_tcp_tell_early(group, connections, &reason, group->rank);
     lksi_error_restore(text);
@@ -386,7 +386,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     lksi_mpi_give_up();
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lksi_error_text());
     group->status = status;
-    const lksi_reason reason = reason_for_others(group, status);
+    const lksi_reason reason = lksi_reason_for_others(group, status);
     declare_dead(group, &reason);
     const lksi_reason *first = lksi_abort_read(&group->control->abort);
     if (first != NULL) spread(group->world, first);

@@ -37,7 +37,8 @@ static bool are_hosts_nodes_of_the_tree(const lks_group *group) {
 
 const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
-    if (lksi_is_on_one_host(group) || group->inner == NULL) return "the group does not span hosts";
+    if (lksi_is_on_one_host(group)) return "the group does not span hosts";
+    if (group->inner == NULL) return "every host holds one rank only";
     if (lksi_call_has_order(group, call) && !are_hosts_nodes_of_the_tree(group))
         return "the hosts do not hold contiguous, equal, power-of-two blocks of ranks, so it would not add floats in "
                "canonical order";

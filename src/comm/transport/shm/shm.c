@@ -227,13 +227,18 @@ static lks_status create_control(shm *s, const lks_group *group, const lksi_iden
 static lks_status welcome_all(const shm *s, const lks_group *group, lks_status outcome, int descriptor,
                               lksi_control *control) {
     lksi_welcome welcome = {.magic = LKSI_HELLO_MAGIC, .control_nbytes = s->control_nbytes, .status = (int32_t)outcome};
-    snprintf(welcome.text, sizeof welcome.text, "%s", outcome == LKS_OK ? "" : lksi_error_text());
+    char text[LKSI_ERROR_TEXT_NBYTES];
+    lksi_error_keep(text);
+    if (outcome != LKS_OK) {
+        const lksi_reason reason = lksi_reason_for_others(group, outcome);
+        snprintf(welcome.text, sizeof welcome.text, "%s", reason.text); /* which rank's error it is */
+    }
     for (int seat = 1; seat < group->n_seats; seat++) {
         if (s->connections[seat] < 0) continue;
         lks_status status = lksi_hand_over(s->connections[seat], &welcome, sizeof welcome, descriptor);
         if (outcome == LKS_OK && status != LKS_OK) lksi_control_lost(control, seat, "");
     }
-    if (outcome != LKS_OK) return lksi_error(outcome, "%s", welcome.text);
+    if (outcome != LKS_OK) return lksi_error(outcome, "%s", text);
     return lksi_control_is_aborted(control) ? lksi_control_abort_error(control, group->progress.name) : LKS_OK;
 }
 
@@ -326,6 +331,10 @@ lks_status lksi_shm_join(lks_group *group, lks_status (*check)(void *), void *ar
     lks_status status = is_whole ? LKS_OK : LKS_ERR_MEMORY;
     if (status == LKS_OK) status = meet(s, group, check, argument, &group->control);
     if (status == LKS_OK) status = watch_ends(s, group);
+    if (status != LKS_OK && group->control != NULL) { /* before the others see the connections end */
+        const lksi_reason reason = lksi_reason_for_others(group, status);
+        lksi_control_abort_for(group->control, &reason);
+    }
     if (status != LKS_OK) {
         close_all(s, group);
         group->control = NULL;
