@@ -72,12 +72,13 @@ void lksi_thread_forget(lksi_thread *thread) { lksi_free(thread); }
 
 /* A thread that yields to a computing program gets the CPU back after a time slice of some milliseconds. A thread that
  * is woken from a sleep mostly gets it at once. So yields are timed, and after two long ones among a few short ones the
- * CPUs count as crowded for 100 ms. One long yield alone may be chance. While there are none, only every fourth yield
- * is timed, because a yield to another rank takes little longer than reading the clock. */
+ * CPUs count as crowded for a while. One long yield alone may be chance, and a few may have gone to ranks that computed
+ * before their next call. So the first while is short, and each that follows without many short yields between is twice
+ * as long. While there are no long yields, only every fourth is timed, because a yield to another rank takes little
+ * longer than reading the clock. */
 bool lksi_yield(void) {
-    static const int64_t long_ns = LKSI_NS_PER_MS, lately_ns = 100 * LKSI_NS_PER_MS;
-    enum { N_UNTIMED = 3, PER_LONG = 8, CROWDED = 12 };
-    static _Thread_local int n_untimed, score;
+    enum { N_UNTIMED = 3, PER_LONG = 8, CROWDED = 12, LONG_NS = 1000000, FIRST_NS = 10000000, MOST_NS = 100000000 };
+    static _Thread_local int n_untimed, score, next_ns = FIRST_NS;
     static _Thread_local int64_t crowded_until_ns;
     if (n_untimed > 0) {
         n_untimed--;
@@ -88,15 +89,18 @@ bool lksi_yield(void) {
     if (began_ns < crowded_until_ns) return false;
     sched_yield();
     int64_t ended_ns = lksi_now_ns();
-    if (ended_ns - began_ns >= long_ns)
+    if (ended_ns - began_ns >= LONG_NS) {
         score += PER_LONG;
-    else if (score > 0)
+    } else if (score > 0) {
         score--;
-    else
+    } else {
         n_untimed = N_UNTIMED;
+        next_ns = FIRST_NS;
+    }
     if (score < CROWDED) return true;
     score = CROWDED - 1; /* the next long one is enough */
-    crowded_until_ns = ended_ns + lately_ns;
+    crowded_until_ns = ended_ns + next_ns;
+    next_ns = 2 * next_ns < MOST_NS ? 2 * next_ns : MOST_NS;
     return true;
 }
 
