@@ -11,9 +11,10 @@
  * If a program is attached and the ranks are connected by a network, a thread runs the items, and reductions begin
  * during the backward pass. Otherwise the caller runs them here.
  *
- * After its backward pass each rank holds the row: no further item begins. It then exchanges, in a separate group, its
- * figures (the number of samples, which every update needs) and the number of items that have begun. k is the maximum
- * over the ranks. The remaining buckets are reduced from the other end, where the first layers are.
+ * After its backward pass each rank holds the row: no further item begins. It then exchanges its figures (the number of
+ * samples, which every update needs) and the number of items that have begun, over a network in a group of their own,
+ * because the thread may be using this one. k is the maximum over the ranks. The remaining buckets are reduced from the
+ * other end, where the first layers are.
  *
  * A step is begun and finished. A step that is not finished at once trails: the next forward pass begins, and a program
  * that is about to touch a tensor has the tensor's buckets updated first (settle).
@@ -128,7 +129,7 @@ static lks_status end_row(lks_distributed_optimizer *optimizer, size_t n, lks_st
 static lks_status exchange_figures(lks_distributed_optimizer *optimizer) {
     size_t n_begun = lksi_progress_row_hold(optimizer->progress);
     optimizer->own_message.n_begun = n_begun;
-    lks_status status = lksi_step_exchange_messages(optimizer, optimizer->figures, "bucket_step");
+    lks_status status = lksi_step_exchange_messages(optimizer, lksi_figures_group(optimizer), "bucket_step");
     if (status != LKS_OK) { /* the others may be waiting in the row */
         (void)lksi_group_fail(optimizer->group, status);
         return end_row(optimizer, n_begun, status);

@@ -47,7 +47,7 @@ static lks_status compare_values(lks_group *group, const lks_store *store) {
 }
 
 lks_status lksi_batches_compare(lks_distributed_optimizer *optimizer) {
-    lks_group *group = optimizer->figures != NULL ? optimizer->figures : optimizer->group;
+    lks_group *group = lksi_figures_group(optimizer);
     size_t size = (size_t)lks_group_size(group);
     if (optimizer->has_compared_batches) return LKS_OK;
     if (size == 1) return lksi_store_check_whole(optimizer->store);

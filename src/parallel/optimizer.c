@@ -51,8 +51,12 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
     optimizer->order = lksi_alloc_array(optimizer->n_buckets, sizeof *optimizer->order);
     if (optimizer->order == NULL) return LKS_ERR_MEMORY;
     lksi_order_reset(optimizer);
-    LKS_TRY(lks_group_split(optimizer->group, 0, lks_group_rank(optimizer->group), &optimizer->figures));
-    lksi_group_bind(optimizer->group, optimizer->figures, "optimizer");
+    /* Ranks that share memory have no thread that runs items (overlap.c). Then the figures go through `group` itself,
+     * where a rank that calls something else is found at once. */
+    if (!lks_symmetric_supported(optimizer->group)) {
+        LKS_TRY(lks_group_split(optimizer->group, 0, lks_group_rank(optimizer->group), &optimizer->figures));
+        lksi_group_bind(optimizer->group, optimizer->figures, "optimizer");
+    }
     return lksi_progress_row_create(&optimizer->progress, lksi_step_run_item, optimizer,
                                     lksi_group_worker_may_spin(optimizer->group));
 }
@@ -306,6 +310,10 @@ static void write_meaning(const void *context, char *text, size_t text_nbytes) {
     if (optimizer->position.source != 0)
         lksi_append(text, text_nbytes, ", batch %lld of epoch %lld", (long long)optimizer->position.step,
                     (long long)optimizer->position.epoch);
+}
+
+lks_group *lksi_figures_group(const lks_distributed_optimizer *optimizer) {
+    return optimizer->figures != NULL ? optimizer->figures : optimizer->group;
 }
 
 lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks_group *group, const char *name) {

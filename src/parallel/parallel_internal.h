@@ -114,7 +114,7 @@ struct lks_distributed_optimizer {
     lksi_compressor *compressor;              /* of buckets; NULL if gradients are not compressed */
     lksi_progress_row *progress;              /* runs the collectives of a step of buckets; NULL for other steps */
     lksi_step_message own_message, *messages; /* `messages` has one entry per rank */
-    lks_group *figures;                       /* step of buckets: a group used only for the messages */
+    lks_group *figures;                       /* step of buckets over a network: a group only for the messages */
     struct lksi_factored *factored;           /* of a shared replica whose device multiplies factors; else NULL */
     size_t *order;                            /* bucket indices in the order of their reductions */
     size_t n_early;                           /* how many of these are in the order in which gradients become final */
@@ -163,6 +163,8 @@ void lksi_update_range(const lks_distributed_optimizer *optimizer, const lksi_bu
 bool lksi_decays(const lks_distributed_optimizer *optimizer, size_t begin, size_t end, size_t *run_end);
 /* Hash of what ranks must agree on before a step: its number, its batch and the learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
+/* The group in which the figures of a step of buckets are exchanged. */
+lks_group *lksi_figures_group(const lks_distributed_optimizer *optimizer);
 /* Gathers own_message of all ranks into messages, if the ranks agree on the fingerprint. */
 lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks_group *group, const char *name);
 /* Compares the ranks' batches in an optimizer's first step, by the notes of lks_program_set_batch. LKS_ERR_MISMATCH on

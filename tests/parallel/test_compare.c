@@ -322,7 +322,8 @@ static int train_a_loop(void *argument) {
         RANK_CHECK(step_once(&l, c->has_idle_rank && is_last && step == 0, LKS_OK) == 0);
         n_calls[step] = count_calls(l.group) - n_calls[step];
     }
-    bool is_in_group = c->strategy != LKS_STRATEGY_BUCKETED; /* otherwise the figures travel in a group of their own */
+    /* otherwise the figures travel in a group of their own */
+    bool is_in_group = c->strategy != LKS_STRATEGY_BUCKETED || lks_symmetric_supported(l.group);
     RANK_CHECK(n_calls[0] == n_calls[1] + is_in_group && n_calls[1] == n_calls[2]);
     RANK_OK(lks_check_replicas(l.group, l.store));
     lks_graph *g = lks_node_graph(l.loss);

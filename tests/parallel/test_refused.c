@@ -45,6 +45,31 @@ static void a_step_without_a_norm_is_not_counted(void **state) {
                   (&(strategy_run){.strategy = (lks_strategy)strategy, .clip_norm = 0.1, .is_attached = 1}));
 }
 
+/* --- other calls --- */
+
+static int call_something_else(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    const strategy_run *r = argument;
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_step(s, r, 0, NULL) == 0);
+    RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+    lks_status status = lks_group_rank(s->group) == 1 ? lks_barrier(s->group, NULL)
+                                                      : lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
+    RANK_CHECK(status == LKS_ERR_MISMATCH || status == LKS_ERR_PEER);
+    RANK_CHECK(strstr(lks_error_text(), "barrier") != NULL && strstr(lks_error_text(), "_step") != NULL);
+    strategy_destroy(s);
+    return 0;
+}
+
+/* Not only at the deadline. */
+static void a_rank_that_calls_something_else_is_shown_with_both_calls(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        run_ranks(3, call_something_else, (&(strategy_run){.strategy = (lks_strategy)strategy, .is_attached = 1}));
+}
+
 /* --- numbers of samples --- */
 
 typedef struct bad_number {
@@ -542,6 +567,7 @@ static void an_optimizer_of_another_group_than_its_store_is_refused(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_without_a_norm_is_not_counted),
+        cmocka_unit_test(a_rank_that_calls_something_else_is_shown_with_both_calls),
         cmocka_unit_test(a_number_of_samples_that_is_none_is_refused),
         cmocka_unit_test(ranks_in_different_steps_are_told_so),
         cmocka_unit_test(ranks_whose_plain_stores_differ_are_told_so),
