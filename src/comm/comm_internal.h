@@ -57,6 +57,10 @@ bool lksi_can_ask(const lks_group *group);
  * does not answer, or -1. `why` ("is stopped") may become empty. `asks`: also asks ranks of other hosts. That is for
  * the end of a wait only, because hundreds of ranks may ask at the same time. */
 int lksi_blame(const lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes);
+/* Names the awaited ranks. If the first one waits for another rank, the last rank of that chain is named, too. If any
+ * rank is awaited (n_ranks 0), one that is stopped is named. */
+void lksi_describe_awaited(const lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
+                           size_t text_nbytes);
 
 /* --- ordinary memory of other processes of the host (transport/shm/peek.c) --- */
 

@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 
 /* --- ranks that disagree --- */
 
@@ -1894,6 +1895,39 @@ static void a_rank_that_is_late_on_one_of_two_hosts_is_named_by_all(void **state
     run_processes(4, wait_over_two_hosts, NULL);
 }
 
+static void stop_here(int signal) {
+    (void)signal;
+    raise(SIGSTOP);
+}
+
+/* All ranks split again and again. Rank 3 is stopped at a random moment of it. */
+static int split_over_two_hosts(int rank, int size, void *argument) {
+    const fate *f = argument;
+    const int *after_ms = f->argument;
+    struct itimerval moment = {.it_value.tv_usec = *after_ms * 1000};
+    lks_group *world, *part;
+    lks_status status = LKS_OK;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCAL_RANK", rank % 2 == 1 ? "1" : "0", 1), setenv("LOCAL_WORLD_SIZE", "2", 1);
+    f->pids[rank] = getpid();
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = fate_timeout_ms(f)}));
+    signal(SIGALRM, stop_here);
+    if (rank == f->doomed) setitimer(ITIMER_REAL, &moment, NULL);
+    while (status == LKS_OK) {
+        status = lks_group_split(world, 0, size - rank, &part);
+        if (status == LKS_OK) lks_group_destroy(part);
+    }
+    MUST(strstr(lks_error_text(), "rank 3 ") != NULL || strstr(lks_error_text(), "rank(s) 3 ") != NULL);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_stops_while_a_group_is_formed_is_named_by_all(void **state) {
+    (void)state;
+    for (int after_ms = 11; after_ms < 60; after_ms += 7)
+        run_fate(&(fate){.doomed = 3, .is_stopped = true, .argument = &after_ms}, 4, split_over_two_hosts);
+}
+
 static int wait_for_who_waits_for_any(int rank, int size, void *argument) {
     (void)size;
     lks_group *world;
@@ -2299,6 +2333,7 @@ int main(void) {
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
         cmocka_unit_test(a_rank_that_gives_up_tells_other_hosts_why),
         cmocka_unit_test(a_rank_that_is_late_on_one_of_two_hosts_is_named_by_all),
+        cmocka_unit_test(a_rank_that_stops_while_a_group_is_formed_is_named_by_all),
         cmocka_unit_test(whoever_waits_for_any_rank_is_said_to),
         cmocka_unit_test(who_waits_for_each_other_is_said_to),
         cmocka_unit_test(who_is_not_asked_is_not_blamed),

@@ -162,10 +162,8 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
     if (progress->has_tag) lksi_match_describe_rest(group, text, text_nbytes);
 }
 
-/* Names the awaited ranks. If the first one waits for another rank, the last rank of that chain is named, too. If any
- * rank is awaited, one that is stopped is named. */
-static void describe_awaited(const lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
-                             size_t text_nbytes) {
+void lksi_describe_awaited(const lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
+                           size_t text_nbytes) {
     char why[256];
     const lks_group *whole = whole_of(group);
     text[0] = '\0';
@@ -194,7 +192,7 @@ static int64_t find_still_ns(lksi_progress *progress, int64_t now_ns) {
 static void report_stall(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t waited_ns) {
     char doing[160], awaited[512];
     lksi_progress_describe(group, context, doing, sizeof doing);
-    describe_awaited(group, false, ranks, n_ranks, awaited, sizeof awaited);
+    lksi_describe_awaited(group, false, ranks, n_ranks, awaited, sizeof awaited);
     lksi_log(LKS_LOG_WARNING, "rank %d has waited %lld s for %s; %s", lksi_world_rank(group, group->rank),
              (long long)(waited_ns / 1000000000), awaited, doing);
 }
@@ -223,7 +221,7 @@ static lks_status check_presence(const lks_group *group, lksi_context context, c
 
 static lks_status timed_out(lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
     char doing[160], awaited[512];
-    describe_awaited(group, true, ranks, n_ranks, awaited, sizeof awaited);
+    lksi_describe_awaited(group, true, ranks, n_ranks, awaited, sizeof awaited);
     lksi_progress_describe(group, context, doing, sizeof doing);
     LKS_TRY(lksi_refuse_aborted(group, context));
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s; %s", lksi_world_rank(group, group->rank),
@@ -242,7 +240,7 @@ lks_status lksi_refuse_late(const lks_group *group, const char *waiting, int64_t
         word = atomic_load_explicit(&activity->awaited, memory_order_relaxed);
     }
     const int ranks[] = {word - 1};
-    if (ranks[0] >= 0) describe_awaited(group, true, ranks, 1, awaited, sizeof awaited);
+    if (ranks[0] >= 0) lksi_describe_awaited(group, true, ranks, 1, awaited, sizeof awaited);
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for its %s%s%s; %s, 0 bytes done",
                       lksi_world_rank(group, group->rank), (long long)waited_ms, ahead,
                       awaited[0] != '\0' ? ", which waits for " : "", awaited, waiting);

@@ -28,6 +28,7 @@ typedef struct shm {
     int *connections;  /* by seat; -1: none */
     int *processes;    /* by seat: a pidfd; -1: none */
     control_end *ends; /* by seat */
+    int *names;        /* by seat: rank in the world */
     size_t control_nbytes;
 } shm;
 
@@ -146,6 +147,7 @@ static void close_all(shm *s, const lks_group *group) {
         close_one(group, s->processes, seat);
     }
     if (group->control != NULL) munmap(group->control, s->control_nbytes);
+    lksi_free(s->names);
     lksi_free(s->ends);
     lksi_free(s->processes);
     lksi_free(s->connections);
@@ -242,12 +244,33 @@ static lks_status welcome_all(const shm *s, const lks_group *group, lks_status o
     return lksi_control_is_aborted(control) ? lksi_control_abort_error(control, group->progress.name) : LKS_OK;
 }
 
+/* The error of a part of a group whose rank(s) did not come to its meeting. The parent knows for whom they wait. */
+static lks_status refuse_late(const lks_group *group, const int *ranks, int n_ranks) {
+    char awaited[512];
+    lksi_describe_awaited(group, true, ranks, n_ranks, awaited, sizeof awaited);
+    if (lksi_control_is_aborted(group->parent->control))
+        return lksi_control_abort_error(group->parent->control, group->progress.name);
+    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s; %s", lksi_world_rank(group, group->rank),
+                      (long long)group->timeout_ms, awaited, group->progress.name);
+}
+
+static lks_status refuse_missing(const shm *s, const lks_group *group) {
+    int n_missing = 0, *missing = lksi_alloc_array((size_t)group->n_seats, sizeof *missing);
+    if (missing == NULL) return LKS_ERR_MEMORY;
+    for (int seat = 1; seat < group->n_seats; seat++)
+        if (s->connections[seat] < 0) missing[n_missing++] = group->rank_of[seat];
+    lks_status status = refuse_late(group, missing, n_missing);
+    lksi_free(missing);
+    return status;
+}
+
 static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
                        lksi_control **control) {
     lksi_identity *identities = lksi_alloc_array((size_t)group->n_seats, sizeof *identities);
     if (identities == NULL) return LKS_ERR_MEMORY;
     int descriptor = -1;
     lks_status status = lksi_leader_meet(&group->world->environment, meeting, deadline_ns, s->connections, identities);
+    if (status == LKS_ERR_TIMEOUT && group->parent != NULL) status = refuse_missing(s, group);
     if (status == LKS_OK) status = create_control(s, group, identities, &descriptor, control);
     status = welcome_all(s, group, status, descriptor, *control);
     if (descriptor >= 0) close(descriptor);
@@ -270,9 +293,18 @@ static lks_status enter(shm *s, lks_group *group, const lksi_welcome *welcome, i
     return LKS_OK;
 }
 
-static lks_status explain_silence(const lks_group *group, lks_status status) {
+static bool is_leader_stopped(const shm *s) {
+    pid_t pid = peer_of(s->connections[0]);
+    lksi_process_stat stat;
+    return pid > 0 && lksi_process_read_stat(pid, &stat) && stat.is_stopped;
+}
+
+static lks_status explain_silence(const shm *s, const lks_group *group, lks_status status) {
     const char *call = group->progress.name;
     int leader = lksi_world_rank(group, group->rank_of[0]);
+    if (status == LKS_ERR_TIMEOUT && is_leader_stopped(s))
+        return lksi_error(status, "%s: rank %d (pid %d) is stopped", call, leader, (int)peer_of(s->connections[0]));
+    if (status == LKS_ERR_TIMEOUT && group->parent != NULL) return refuse_late(group, &group->rank_of[0], 1);
     if (status == LKS_ERR_TIMEOUT)
         return lksi_error(status,
                           "%s: rank %d is there, but did not say in time that all are: it still waits for others, or "
@@ -284,13 +316,14 @@ static lks_status explain_silence(const lks_group *group, lks_status status) {
 /* The leader reports a timeout at its own deadline, which may be slightly later than ours. */
 static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
                          lksi_control **control) {
-    static const int64_t grace_ns = INT64_C(2) * 1000 * 1000 * 1000;
+    static const int64_t grace_ns = INT64_C(500) * 1000 * 1000;
     lksi_welcome welcome;
     int descriptor;
-    LKS_TRY(lksi_follower_meet(&group->world->environment, meeting, deadline_ns, &s->connections[0]));
-    lks_status status =
-        lksi_take_over(s->connections[0], &welcome, sizeof welcome, &descriptor, deadline_ns + grace_ns);
-    if (status != LKS_OK) return explain_silence(group, status);
+    lks_status status = lksi_follower_meet(&group->world->environment, meeting, deadline_ns, &s->connections[0]);
+    if (status == LKS_ERR_TIMEOUT && group->parent != NULL) return refuse_late(group, &group->rank_of[0], 1);
+    LKS_TRY(status);
+    status = lksi_take_over(s->connections[0], &welcome, sizeof welcome, &descriptor, deadline_ns + grace_ns);
+    if (status != LKS_OK) return explain_silence(s, group, status);
     welcome.text[sizeof welcome.text - 1] = '\0';
     status = enter(s, group, &welcome, descriptor, control);
     if (descriptor >= 0) close(descriptor);
@@ -299,12 +332,13 @@ static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, 
 
 static lks_status meet(shm *s, lks_group *group, lks_status (*check)(void *), void *argument, lksi_control **control) {
     int64_t deadline_ns = lksi_deadline_ns(group, LKSI_CONTEXT_COLLECTIVE);
+    for (int seat = 0; seat < group->n_seats; seat++) s->names[seat] = lksi_world_rank(group, group->rank_of[seat]);
     lksi_meeting part = {.call = group->progress.name,
                          /* unique per host of the group: several of these may be one machine (LOCKSTEP_HOST_ID) */
                          .id = lksi_mix(group->id, (uint64_t)group->rank_of[0]),
                          .rank = group->seat,
                          .size = group->n_seats,
-                         .names = group->rank_of,
+                         .names = s->names,
                          .check = check,
                          .argument = argument};
     const lksi_meeting *meeting = group->is_world && group->n_seats == group->size ? NULL : &part;
@@ -325,7 +359,8 @@ lks_status lksi_shm_join(lks_group *group, lks_status (*check)(void *), void *ar
     s->connections = lksi_alloc_array((size_t)group->n_seats, sizeof *s->connections);
     s->processes = lksi_alloc_array((size_t)group->n_seats, sizeof *s->processes);
     s->ends = lksi_alloc_array((size_t)group->n_seats, sizeof *s->ends);
-    bool is_whole = s->connections != NULL && s->processes != NULL && s->ends != NULL;
+    s->names = lksi_alloc_array((size_t)group->n_seats, sizeof *s->names);
+    bool is_whole = s->connections != NULL && s->processes != NULL && s->ends != NULL && s->names != NULL;
     for (int seat = 0; seat < group->n_seats && s->connections != NULL; seat++) s->connections[seat] = -1;
     for (int seat = 0; seat < group->n_seats && s->processes != NULL; seat++) s->processes[seat] = -1;
     lks_status status = is_whole ? LKS_OK : LKS_ERR_MEMORY;

@@ -183,7 +183,12 @@ static lks_status dial_first(lks_group *group, int64_t deadline_ns) {
     lks_status status = lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello,
                                   deadline_ns, false, lksi_tcp_is_over, group->parent, &descriptor);
     lksi_star_of(group)->lines[0].descriptor = descriptor;
-    return status == LKS_OK || !lksi_tcp_is_over(group->parent) ? status : refuse_parent(group);
+    if (status == LKS_OK) return LKS_OK;
+    char why[LKSI_ERROR_TEXT_NBYTES];
+    lksi_error_keep(why);
+    if (lksi_tcp_is_over(group->parent)) return refuse_parent(group);
+    return lksi_error(status, "%s cannot be reached: %s; %s", lksi_rank_describe(group, 0).text, why,
+                      group->progress.name);
 }
 
 static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
@@ -201,12 +206,14 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
         if (!is_there) status = lksi_acceptor_check(group->world->acceptor);
     }
     if (is_there) return LKS_OK;
+    char awaited[512] = "";
+    if (status == LKS_OK) lksi_describe_awaited(group, true, &rank, 1, awaited, sizeof awaited);
     if (lksi_tcp_is_over(group->parent)) return refuse_parent(group);
     if (status != LKS_OK)
         return lksi_error(status, "%s did not connect to the new group: %s", lksi_rank_describe(group, rank).text,
                           lksi_error_text());
-    return lksi_error(LKS_ERR_TIMEOUT, "%s did not connect to the new group in %lld ms",
-                      lksi_rank_describe(group, rank).text, (long long)group->timeout_ms);
+    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for the connection of %s; %s",
+                      lksi_world_rank(group, group->rank), (long long)group->timeout_ms, awaited, group->progress.name);
 }
 
 static lks_status watch_lines(lks_group *group) {
