@@ -98,10 +98,10 @@ typedef struct lks_init_options {
  *             LOCKSTEP_JOB_KEY. The text names the rank. Over TCP, another LOCKSTEP_JOB_KEY, or without a key another
  *             user, gives this error on the rank that has it, after 5 s, and LKS_ERR_TIMEOUT on the others.
  *             LKS_ERR_UNSUPPORTED: no module for the required MPI was found. The text lists where it was looked for.
- *             LKS_ERR_PEER: a rank was lost, or its launcher reports that it has ended. The text names the rank.
+ *             LKS_ERR_PEER: a rank was lost or gave up, or its launcher reports that it has ended. The text names it.
  *             LKS_ERR_STATE: the ranks are threads (lockstep run --threads), and this thread is none of them.
- *             LKS_ERR_FILE: the directory LOCKSTEP_TIMELINE cannot be made or written, or between hosts the file
- *             LOCKSTEP_TUNING cannot be read. LKS_ERR_FORMAT: that file is not a tuning file.
+ *             LKS_ERR_FILE: the directory LOCKSTEP_TIMELINE cannot be made or written, or between hosts, on rank 0, the
+ *             file LOCKSTEP_TUNING cannot be read. LKS_ERR_FORMAT: that file is not a tuning file.
  *             LKS_ERR_SYSTEM: a system call failed. LKS_ERR_MEMORY. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 

@@ -1,6 +1,6 @@
 /* The cost of a message between hosts: read from a file or measured once per group. All ranks get the same figures.
  *
- *     rank 0 ──> all                            the figures of the file, or its error, or that there is none
+ *     rank 0 ──> all                            the figures of the file, or that there is none
  *     first rank of host 2i <─> that of 2i+1    without a file: 21 small messages in each direction, then 9 large ones
  *     all ──> rank 0 ──> all                    the largest of each median
  *
@@ -22,10 +22,8 @@ enum { N_SMALL = 21, N_LARGE = 9, N_WARM_UP = 2, SMALL_NBYTES = 8, LARGE_NBYTES 
 
 /* What ranks send to each other. */
 typedef struct verdict {
-    int32_t status;
-    int32_t is_given; /* the figures are from the file: nothing is measured */
+    int64_t is_given; /* the figures are from the file: nothing is measured */
     double latency_ns, ns_per_byte;
-    char text[256]; /* of the error */
 } verdict;
 
 /* --- the file --- */
@@ -122,17 +120,19 @@ static lks_status find_largest(lks_group *group, const lksi_call *call, verdict 
     return LKS_OK;
 }
 
+/* A wrong file is an error of rank 0 alone, which fails the group like any other: the others are told whose it is. */
+static lks_status read_file(lks_group *group, verdict *v) {
+    lksi_tuning tuning;
+    LKS_TRY(lksi_tuning_read(group->remote->name, &tuning));
+    *v = (verdict){tuning.is_given, tuning.latency_ns, tuning.ns_per_byte};
+    if (!tuning.is_given) warn_of_none(group);
+    return LKS_OK;
+}
+
 static lks_status run(lks_group *group, const lksi_call *call) {
-    verdict v = {.status = LKS_OK};
-    if (group->rank == 0) {
-        lksi_tuning tuning;
-        v.status = (int32_t)lksi_tuning_read(group->remote->name, &tuning);
-        v.is_given = tuning.is_given, v.latency_ns = tuning.latency_ns, v.ns_per_byte = tuning.ns_per_byte;
-        if (v.status != LKS_OK) snprintf(v.text, sizeof v.text, "%s", lksi_error_text());
-        if (v.status == LKS_OK && !tuning.is_given) warn_of_none(group);
-    }
+    verdict v = {.is_given = false};
+    if (group->rank == 0) LKS_TRY(read_file(group, &v));
     LKS_TRY(tell_all(group, call, &v));
-    if (v.status != LKS_OK) return lksi_error((lks_status)v.status, "%s", v.text);
     if (!v.is_given) {
         LKS_TRY(measure(group, call, &v));
         LKS_TRY(find_largest(group, call, &v));

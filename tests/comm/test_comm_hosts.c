@@ -37,7 +37,8 @@ static int join(lksi_thread_world *world, int rank, lks_group **group) {
 static int damaged(lks_group *group, const cluster *c) {
     (void)c;
     lks_status status = lksi_tune(group);
-    MUST(status == LKS_ERR_FORMAT || status == LKS_ERR_PEER); /* PEER: another rank reported it first */
+    MUST(status == (group->rank == 0 ? LKS_ERR_FORMAT : LKS_ERR_PEER));
+    MUST_SAY(group->rank == 0 ? "LOCKSTEP_TUNING: " : "rank 0 gave up: LOCKSTEP_TUNING: ");
     bool has_more = strstr(lks_error_text(), "tuning.json: data follows the end of the JSON value") != NULL;
     if (!has_more) MUST_SAY("tuning.json has no {\"tcp\": {\"latency_us\": ..., \"gbytes_per_s\": ...}}");
     return 0;

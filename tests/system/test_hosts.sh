@@ -58,6 +58,11 @@ export LOCKSTEP_JOB_KEY=the-secret-of-this-test
 on_hosts 4 2 "$build/examples/hello"
 check "four ranks on two hosts find each other" eval 'all_ok && rank_says 0 "rank 0 of 4.*local rank 0 of 2, transport tcp"'
 check "local ranks are counted per host" rank_says 3 "rank 3 of 4.*local rank 1 of 2"
+# shellcheck disable=SC2016 # the ranks' variables
+on_hosts 4 2 bash -c '[ $RANK != 0 ] || export LOCKSTEP_TUNING=/nonexist; exec "$0"' "$build/examples/hello"
+check "a wrong tuning file of rank 0 is its own error" eval '[ $status = 4 ] && rank_says 0 "rank 0: LOCKSTEP_TUNING: /nonexist: No such file"'
+check "and the others are told whose it is" \
+  eval 'for rank in 1 2 3; do rank_says $rank "rank 0 gave up: LOCKSTEP_TUNING: /nonexist: No such file" || break; done'
 on_hosts 4 2 env -u LOCAL_RANK -u LOCAL_WORLD_SIZE "$build/examples/hello"
 check "without local numbers, too" eval 'all_ok && rank_says 3 "rank 3 of 4.*local rank 1 of 2"'
 on_hosts 2 2 env -u LOCAL_RANK -u LOCAL_WORLD_SIZE "$build/examples/hello"
