@@ -146,7 +146,8 @@ LKS_API const char *lks_group_transport(const lks_group *group);
  *             of all (ulimit -n). Rank 0 takes the most. For 2 ranks that share memory it takes 7 MiB, for 64 it takes
  *             35 MiB on rank 0. Creating a group takes milliseconds, so create groups once and not in a loop.
  * Errors:     as for any collective. If descriptors or memory run out, `group` is dead.
- *             LKS_ERR_FILE, LKS_ERR_FORMAT: as lks_init for LOCKSTEP_TUNING, which is read again. */
+ *             LKS_ERR_FILE, LKS_ERR_FORMAT, LKS_ERR_ARGUMENT: as lks_init for LOCKSTEP_TUNING and LOCKSTEP_ALGORITHM,
+ *             which are read again. */
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 
 /* Writes one line per rank to `text`: the last operation that the rank completed, and what it waits for. The text is

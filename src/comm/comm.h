@@ -78,7 +78,7 @@ const lksi_operation *lksi_operation_at(int index);
 const char *lksi_operation_name(const lksi_operation *operation);
 /* The names that lks_collective_options.algorithm takes besides "auto", by index from 0 on. NULL past the last. */
 const char *lksi_operation_algorithm(const lksi_operation *operation, int index);
-/* Checks LOCKSTEP_ALGORITHM. Errors: LKS_ERR_ARGUMENT, the error that every collective would return. */
+/* Checks LOCKSTEP_ALGORITHM. Errors: LKS_ERR_ARGUMENT, the error that lks_init would return. */
 lks_status lksi_algorithm_variable_check(void);
 /* The cost of a message over a transport between hosts. */
 typedef struct lksi_tuning {
@@ -106,7 +106,7 @@ lks_status lksi_group_look_around(lks_group *group, const char *doing);
 int64_t lksi_group_timeout_ms(const lks_group *group);
 /* A text that says why the group's sums may not keep the canonical order: the group's order option, or an algorithm
  * that LOCKSTEP_ALGORITHM names. "" if they keep it. Otherwise their bits depend on the number of ranks and on how data
- * is divided into calls. Errors: LKS_ERR_ARGUMENT: the variable is invalid. */
-lks_status lksi_group_order_obstacle(lks_group *group, char *text, size_t text_nbytes);
+ * is divided into calls. */
+void lksi_group_order_obstacle(const lks_group *group, char *text, size_t text_nbytes);
 
 #endif

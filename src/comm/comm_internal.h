@@ -98,6 +98,8 @@ lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, c
 
 /* --- choosing an algorithm (select.c) --- */
 
+/* Reads LOCKSTEP_ALGORITHM. Errors: LKS_ERR_ARGUMENT: it is invalid. */
+lks_status lksi_selection_read(lksi_selection *selection);
 lks_status lksi_select_named(lks_group *group, lksi_call *call, const char *name);
 /* Sets call->algorithm to the one called `name`, or to the choice of `auto` (also NULL). It is the same on all ranks.
  */

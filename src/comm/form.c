@@ -18,6 +18,8 @@
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order) {
     lksi_count_forks();
     size_t n = (size_t)size;
+    lksi_selection selection = {.is_any_forced = false};
+    LKS_TRY(lksi_selection_read(&selection));
     lks_group *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     *created = (lks_group){.rank = rank,
@@ -25,6 +27,7 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
                            .n_forks = lksi_n_forks,
                            .timeout_ms = timeout_ms,
                            .order = order,
+                           .selection = selection,
                            .n_reads_before = UINT64_MAX};
     void **tables[] = {(void **)&created->error_text, (void **)&created->members, (void **)&created->seat_of,
                        (void **)&created->rank_of,    (void **)&created->host_of, (void **)&created->inputs,

@@ -37,7 +37,7 @@ typedef struct lksi_member lksi_member;
 
 /* The inputs of `auto` (select.c). */
 typedef struct lksi_selection {
-    bool is_read, is_any_forced, is_always_direct;
+    bool is_any_forced, is_always_direct;
     const lksi_algorithm *forced[LKSI_MAX_OPERATIONS]; /* from LOCKSTEP_ALGORITHM, by index of the operation */
     double latency_ns, ns_per_byte;                    /* of a message between hosts */
     const char *last;                                  /* algorithm of the last call */
@@ -220,7 +220,8 @@ static inline void lksi_uncount_call(lks_group *group) {
 lks_status lksi_group_form(lks_group *group, int *connections);
 /* Sets the order of additions of the group and its parts. */
 void lksi_group_set_order(lks_group *group, lks_order order);
-/* Creates a group with room for its error text and `size` members. */
+/* Creates a group with room for its error text and `size` members, and reads LOCKSTEP_ALGORITHM. So a rank whose
+ * variable is invalid does not join the others, who would only learn in a later call that it was lost. */
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
 
 /* A forked child holds copies of its parent's groups but is not a member: it would act in its parent's name, and wait

@@ -71,7 +71,7 @@ static lks_status force_one(lksi_selection *selection, const char *item, const c
     return lksi_error(LKS_ERR_ARGUMENT, "%sthere is no operation '%s' (there are: %s)", variable, operation, known);
 }
 
-static lks_status read_variable(lksi_selection *selection) {
+lks_status lksi_selection_read(lksi_selection *selection) {
     const char *value = getenv("LOCKSTEP_ALGORITHM");
     char text[512];
     int n = snprintf(text, sizeof text, "%s", value == NULL ? "" : value);
@@ -88,11 +88,12 @@ static lks_status read_variable(lksi_selection *selection) {
         LKS_TRY(name == NULL ? force_everywhere(selection, item) : force_one(selection, item, name));
     }
     for (int i = 0; i < LKSI_MAX_OPERATIONS; i++) selection->is_any_forced |= selection->forced[i] != NULL;
-    selection->is_read = true;
     return LKS_OK;
 }
 
-lks_status lksi_algorithm_variable_check(void) { return read_variable(&(lksi_selection){.is_read = false}); }
+lks_status lksi_algorithm_variable_check(void) {
+    return lksi_selection_read(&(lksi_selection){.is_any_forced = false});
+}
 
 /* --- auto --- */
 
@@ -161,24 +162,24 @@ static const lksi_algorithm *forced_for(const lks_group *group, const lksi_call 
     return forced != NULL && forced->is_order_free && !may_reorder ? NULL : forced;
 }
 
-static lks_status choose(lks_group *group, lksi_call *call) {
-    lksi_selection *selection = &group->selection;
-    if (!selection->is_read) LKS_TRY(read_variable(selection));
-    selection->is_always_direct = lksi_is_on_one_host(group) && !selection->is_any_forced;
+static void choose(lks_group *group, lksi_call *call) {
+    group->selection.is_always_direct = lksi_is_on_one_host(group) && !group->selection.is_any_forced;
     const lksi_algorithm *forced = forced_for(group, call);
     const char *obstacle = forced != NULL ? obstacle_to(forced, group, call) : NULL;
     if (forced != NULL && obstacle == NULL) {
         call->algorithm = forced;
-        return LKS_OK;
+        return;
     }
     const lksi_algorithm *direct = call->operation->algorithms;
     call->algorithm = lksi_is_on_one_host(group) ? direct : choose_across_hosts(group, call);
     if (obstacle != NULL) warn_of_other(group, call, forced->name, obstacle);
-    return LKS_OK;
 }
 
 lks_status lksi_select_named(lks_group *group, lksi_call *call, const char *name) {
-    if (name == NULL || strcmp(name, "auto") == 0) return choose(group, call);
+    if (name == NULL || strcmp(name, "auto") == 0) {
+        choose(group, call);
+        return LKS_OK;
+    }
     call->algorithm = find(call->operation, name);
     if (call->algorithm == NULL) return refuse_name(call->operation, "", name);
     const char *obstacle = obstacle_to(call->algorithm, group, call);
@@ -188,9 +189,8 @@ lks_status lksi_select_named(lks_group *group, lksi_call *call, const char *name
 
 const char *lksi_group_last_algorithm(const lks_group *group) { return group->selection.last; }
 
-lks_status lksi_group_order_obstacle(lks_group *group, char *text, size_t text_nbytes) {
-    lksi_selection *selection = &group->selection;
-    if (!selection->is_read) LKS_TRY(read_variable(selection));
+void lksi_group_order_obstacle(const lks_group *group, char *text, size_t text_nbytes) {
+    const lksi_selection *selection = &group->selection;
     text[0] = '\0';
     if (group->order != LKS_ORDER_CANONICAL)
         snprintf(text, text_nbytes, "in a group that adds in any order (LKS_ORDER_ANY)");
@@ -198,5 +198,4 @@ lks_status lksi_group_order_obstacle(lks_group *group, char *text, size_t text_n
         if (selection->forced[i] != NULL && selection->forced[i]->is_order_free && lksi_operation_at(i)->is_reduction)
             snprintf(text, text_nbytes, "with %s%s=%s, which adds in an order of its own", variable,
                      lksi_operation_at(i)->name, selection->forced[i]->name);
-    return LKS_OK;
 }

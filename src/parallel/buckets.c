@@ -55,7 +55,7 @@ void lksi_bucket_part(const lks_distributed_optimizer *optimizer, const lksi_buc
 static lks_status choose_nbytes(const lks_distributed_optimizer *optimizer, const lks_compression *compression,
                                 size_t *nbytes) {
     char obstacle[160];
-    LKS_TRY(lksi_group_order_obstacle(optimizer->group, obstacle, sizeof obstacle));
+    lksi_group_order_obstacle(optimizer->group, obstacle, sizeof obstacle);
     *nbytes = lksi_store_is_flat(optimizer->store) ? GPU_NBYTES : FIXED_NBYTES;
     if (lksi_store_is_flat(optimizer->store)) return LKS_OK;
     if (compression->kind != LKS_COMPRESS_NONE || obstacle[0] != '\0') return LKS_OK;

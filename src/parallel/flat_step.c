@@ -130,7 +130,7 @@ lks_status lksi_flat_create(lks_distributed_optimizer *optimizer) {
         status = create_memory(optimizer);
     }
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
-    LKS_TRY(lksi_group_order_obstacle(optimizer->group, obstacle, sizeof obstacle));
+    lksi_group_order_obstacle(optimizer->group, obstacle, sizeof obstacle);
     flat->order = obstacle[0] == '\0' ? LKS_ORDER_CANONICAL : LKS_ORDER_ANY;
     return size_of(optimizer) > 1 ? create_gpus(optimizer) : LKS_OK;
 }

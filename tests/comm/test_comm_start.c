@@ -13,9 +13,17 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-static const char *const variables[] = {
-    "RANK",        "WORLD_SIZE",         "LOCAL_RANK",          "LOCAL_WORLD_SIZE",    "MASTER_ADDR",
-    "MASTER_PORT", "LOCKSTEP_TRANSPORT", "LOCKSTEP_TIMEOUT_MS", "LOCKSTEP_GENERATION", "LOCKSTEP_ISA"};
+static const char *const variables[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "LOCKSTEP_TRANSPORT",
+                                        "LOCKSTEP_TIMEOUT_MS",
+                                        "LOCKSTEP_GENERATION",
+                                        "LOCKSTEP_ISA",
+                                        "LOCKSTEP_ALGORITHM"};
 
 static void clear_environment(void) {
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) unsetenv(variables[i]);
@@ -85,6 +93,7 @@ static void bad_variables_are_named_with_their_values(void **state) {
         {"LOCKSTEP_TRANSPORT", "thread", "the ranks are processes", LKS_ERR_ARGUMENT},
         {"LOCKSTEP_TIMEOUT_MS", "soon", "LOCKSTEP_TIMEOUT_MS is 'soon'", LKS_ERR_ARGUMENT},
         {"LOCKSTEP_ISA", "widest", "LOCKSTEP_ISA 'widest' is not one of base, avx2, avx512", LKS_ERR_ARGUMENT},
+        {"LOCKSTEP_ALGORITHM", "rong", "LOCKSTEP_ALGORITHM: no operation has an algorithm 'rong'", LKS_ERR_ARGUMENT},
         {"LOCKSTEP_GENERATION", "x", "LOCKSTEP_GENERATION is 'x'", LKS_ERR_ARGUMENT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
