@@ -68,6 +68,12 @@ static void describe_process(const supervisor *s, int index, char who[400]) {
         snprintf(who, 400, "rank %d (pid %d on %s)", s->job->first_rank + index, pid, host);
 }
 
+/* Appends why the rank gave up in lks_init, if it did: it may have waited for another rank. */
+static void append_error(supervisor *s, int index) {
+    const char *error = lksi_notice_board_error_of(&s->environment.board, s->job->first_rank + index);
+    if (error != NULL && !s->job->as_threads) lksi_append(s->text, sizeof s->text, "; its error: %s", error);
+}
+
 /* Writes "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)" to s->text. Returns the shell's exit status. */
 static int describe_end(supervisor *s, int index) {
     const siginfo_t *info = &s->processes[index].end;
@@ -90,6 +96,7 @@ static int describe_end(supervisor *s, int index) {
                  info->si_code == CLD_DUMPED          ? " (core dumped)"
                  : number == SIGKILL && s->has_killed ? ", by this launcher, because it had not ended in time"
                                                       : "");
+    append_error(s, index);
     return exit_status != 0 ? exit_status : 1;
 }
 
@@ -237,6 +244,19 @@ static void heed_outside(supervisor *s) {
     s->must_end = s->must_end || orders.must_end;
 }
 
+/* Names the ranks that SIGTERM does not end. They may be why the others have failed: a stopped rank, for one. */
+static void name_those_left(const supervisor *s) {
+    char who[400];
+    lksi_process_stat stat;
+    for (int i = 0; i < s->n_processes; i++) {
+        const pid_t pid = s->processes[i].pid;
+        if (!s->processes[i].is_running) continue;
+        describe_process(s, i, who);
+        lksi_log(LKS_LOG_WARNING, "%s, which %s, is killed", who,
+                 lksi_process_read_stat(pid, &stat) && stat.is_stopped ? "is stopped" : "SIGTERM has not ended");
+    }
+}
+
 /* Does what is due at `now`: timeout, SIGTERM, SIGKILL. */
 static void escalate(supervisor *s, int64_t now) {
     if (now >= s->timeout_at && s->status == LKS_OK) {
@@ -256,6 +276,7 @@ static void escalate(supervisor *s, int64_t now) {
         kill_by(s, now + TERM_TO_KILL_MS * LKSI_NS_PER_MS);
     }
     if (now >= s->kill_at) {
+        if (s->forwarded_signal == 0) name_those_left(s);
         signal_all(s, SIGKILL);
         s->has_killed = true;
         s->kill_at = NEVER;
@@ -313,7 +334,7 @@ static lks_status get_environment(supervisor *s) {
         s->environment = *s->job->environment;
         s->job->environment->listener = -1;
     }
-    lksi_notice_board_create(&s->environment.board);
+    lksi_notice_board_create(&s->environment.board, s->job->first_rank, s->job->n_ranks);
     return LKS_OK;
 }
 

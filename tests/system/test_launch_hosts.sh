@@ -119,6 +119,12 @@ for lost in "3 host-b 1" "0 host-a 3"; do
   both_nodes bash -c "[ \$RANK = $rank ] && exit 7; [ \$RANK = $late ] && sleep 0.5; exec $build/examples/sum_of_ranks"
   check "rank $rank, which ends before it meets the others, is named by all, on both" eval 'statuses_are 7/7 && named_by_all "$rank" "$host"'
 done
+both_nodes --grace 1 bash -c \
+  "[ \$RANK = 0 ] && kill -STOP \$\$; [ \$RANK = 2 ] && export LOCKSTEP_TIMEOUT_MS=2000; exec $build/examples/sum_of_ranks"
+check "a rank that is stopped before it meets the others is named by all, on both" eval 'statuses_are 1/1 &&
+  [ "$(grep -cE "^lockstep: .*rank 0 did not arrive" "$work/err")" = 3 ] &&
+  on_both_says "^lockstep run: rank 2 \(pid [0-9]+ on host-b\) exited with status 1; its error: .*rank 0 did not arrive" &&
+  grep -qE "warning: rank 0 \(pid [0-9]+ on host-a\), which is stopped, is killed" "$work/err.0"'
 from_c --hosts "$work/hosts" --grace 1 --log-dir "$work/logs" bash -c '[ $RANK = 2 ] && { echo "no such data" >&2; kill -KILL $$; }; exec -a '"$marker"' sleep 60'
 check "over ssh, too, with its last lines" eval 'status_is 137 && err_has "rank 2 .* on host-b. was killed by SIGKILL; its last lines:" && err_has "  . no such data"'
 check "and nothing is left on either" eventually none_left

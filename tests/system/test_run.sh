@@ -303,6 +303,15 @@ ends_early() { # RANK TRANSPORT LATE: succeeds if all others named the rank in t
     [ "$(grep -cE "^lockstep: rank $1 \(.*pid [0-9]+.*\) (was lost|exited with status 3); lks_init" "$work/err")" = 3 ] &&
     below "$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')" 4.5
 }
+# Rank 0 is stopped. Rank 2 waits for it for a shorter time than the others, so they learn of its end first.
+for transport in shm tcp; do
+  LOCKSTEP_TRANSPORT=$transport run run -n 4 --grace 1 bash -c \
+    "[ \$RANK = 0 ] && kill -STOP \$\$; [ \$RANK = 2 ] && export LOCKSTEP_TIMEOUT_MS=1000; exec $examples/sum_of_ranks"
+  check "a rank that is stopped before it meets the others is named by all ($transport)" \
+    eval 'status_is 1 && [ "$(grep -cE "^lockstep: .*rank 0 did not arrive" "$work/err")" = 3 ]'
+  check "and by the launcher ($transport)" \
+    eval 'err_has "^lockstep run: rank 2 .* exited with status 1; its error: lks_init: rank 0 did not arrive" && err_has "warning: rank 0 \(pid [0-9]+ on .+\), which is stopped, is killed"'
+done
 run run -n 3 bash -c "[ \$RANK = 1 ] || exec $examples/sum_of_ranks"
 check "one that ends with status 0 is told, too" eval 'status_is 1 && [ "$(grep -cE "^lockstep: rank 1 \(pid [0-9]+ on .+\) has ended with status 0; lks_init" "$work/err")" = 2 ]'
 for transport in shm tcp; do
