@@ -383,9 +383,9 @@ static lks_status await_word(const lks_group *group, lks_status status) {
 
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
     if (atomic_exchange(&group->is_failing, true)) return await_word(group, status);
-    lksi_mpi_give_up();
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lksi_error_text());
     group->status = status;
+    lksi_mpi_give_up();
     const lksi_reason reason = lksi_reason_for_others(group, status);
     declare_dead(group, &reason);
     const lksi_reason *first = lksi_abort_read(&group->control->abort);

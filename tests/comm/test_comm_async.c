@@ -525,7 +525,7 @@ static int second_thread(int rank, int size, void *argument) {
         MUST_SAY(pair->is_message ? "send: another thread of rank 0 is in a send or receive of the same group"
                                   : "barrier: another thread of rank 0 is in a collective of the same group");
         MUST(pthread_join(first, &status) == 0);
-        MUST((lks_status)(intptr_t)status != LKS_OK);
+        MUST((lks_status)(intptr_t)status == LKS_ERR_STATE);
     } else {
         while (!lksi_control_is_aborted(world->control)) lksi_sleep_ns(1000000);
         MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
@@ -545,6 +545,56 @@ static void a_second_thread_in_a_group_is_refused(void **state) {
     }
 }
 
+typedef enum aborted { ABORT_WORLD, ABORT_BOUND, N_ABORTED } aborted;
+
+typedef struct giving_up {
+    const char *transport;
+    aborted what;
+} giving_up;
+
+/* A thread of rank 0 waits for rank 1 in one of two groups that fail together, while another thread of rank 0 gives up
+ * in the other group. Rank 1's answer, that rank 0 gave up, comes back to the waiting thread. */
+static int give_up_beside_a_wait(int rank, int size, void *argument) {
+    (void)size;
+    const giving_up *g = argument;
+    lks_group *world, *bound;
+    lks_work *work;
+    int32_t x = 0;
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = g->transport}));
+    MUST_OK(lks_group_split(world, 0, rank, &bound));
+    lksi_group_bind(world, bound, "test");
+    lks_group *given_up = g->what == ABORT_WORLD ? world : bound, *other = g->what == ABORT_WORLD ? bound : world;
+    if (rank == 0) {
+        MUST_OK(lks_all_reduce(other, &x, &x, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &work}));
+        while (!atomic_load(&other->is_at_work)) lksi_sleep_ns(1000000);
+        lks_group_abort(given_up, "had enough");
+        MUST(lks_work_wait(work) == LKS_ERR_STATE);
+        MUST(strcmp(lks_error_text(), "had enough") == 0);
+        MUST(lks_barrier(world, NULL) == LKS_ERR_STATE);
+        MUST(strcmp(lks_error_text(), "had enough") == 0);
+    } else {
+        lks_status status = lks_barrier(given_up, NULL);
+        MUST(status == LKS_ERR_PEER);
+        MUST_SAY("rank 0 gave up: had enough");
+        (void)lksi_group_fail(world, status);
+        MUST(lks_barrier(other, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 0 gave up: had enough");
+    }
+    lks_group_destroy(bound);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_gives_up_gets_its_own_error_in_all_its_threads(void **state) {
+    (void)state;
+    for (int what = 0; what < N_ABORTED; what++)
+        for (int i = 0; i < 5; i++) {
+            run_threads(2, give_up_beside_a_wait, &(giving_up){"thread", (aborted)what});
+            run_processes(2, give_up_beside_a_wait, &(giving_up){"shm", (aborted)what});
+            run_processes(2, give_up_beside_a_wait, &(giving_up){"tcp", (aborted)what});
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(works_are_done_in_the_order_of_their_calls),
@@ -558,6 +608,7 @@ int main(void) {
         cmocka_unit_test(whoever_asks_all_the_time_gives_way),
         cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),
         cmocka_unit_test(a_second_thread_in_a_group_is_refused),
+        cmocka_unit_test(a_rank_that_gives_up_gets_its_own_error_in_all_its_threads),
         cmocka_unit_test(a_work_without_memory_is_an_error_on_all),
         cmocka_unit_test(counts_of_a_call_under_way_may_change),
         cmocka_unit_test(a_group_that_is_destroyed_finishes_its_calls),

@@ -690,6 +690,60 @@ static void over_tcp_attached_programs_have_their_buckets_reduced_before_the_ste
     }
 }
 
+typedef struct broken_hook {
+    int pause_us;
+    atomic_bool is_running;
+} broken_hook;
+
+/* Fails on rank 1 from the second bucket on. */
+static lks_status fail_on_rank_1(void *context, lks_group *group, const lks_bucket *bucket) {
+    broken_hook *broken = context;
+    if (lks_group_rank(group) == 1 && bucket->first > 0) {
+        atomic_store(&broken->is_running, true);
+        usleep((useconds_t)broken->pause_us);
+        return lks_error_set(LKS_ERR_FILE, "the hook broke");
+    }
+    return lks_all_reduce(group, bucket->gradients, bucket->gradients, bucket->count, bucket->type, LKS_SUM, NULL);
+}
+
+/* The hook runs on the thread of the overlap. Rank 1's caller meanwhile exchanges figures in another group, and waits
+ * there for rank 0, which comes only when it has heard of the error. */
+static int fail_beside_the_step(void *argument) {
+    broken_hook *broken = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED,
+                         .transport = "tcp",
+                         .bucket_nbytes = 1,
+                         .is_attached = 1,
+                         .compression = {.kind = LKS_COMPRESS_USER, .hook = fail_on_rank_1, .context = argument}};
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    if (lks_group_rank(s->group) == 0)
+        while (lksi_group_status(s->group) == LKS_OK) usleep(1000);
+    else
+        while (!atomic_load(&broken->is_running)) usleep(1000); /* the step would put later buckets off */
+    for (int i = 0; i < 2; i++) {                               /* and every later call */
+        lks_status status =
+            i == 0 ? lks_distributed_optimizer_step(s->optimizer, &mine, NULL) : lks_barrier(s->group, NULL);
+        if (lks_group_rank(s->group) == 1) {
+            RANK_CHECK(status == LKS_ERR_FILE && strcmp(lks_error_text(), "the hook broke") == 0);
+        } else
+            RANK_CHECK(status == LKS_ERR_PEER && strstr(lks_error_text(), "rank 1 gave up: the hook broke") != NULL);
+    }
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_rank_whose_hook_fails_beside_its_step_gets_its_own_error(void **state) {
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        broken_hook broken = {.pause_us = i % 4 * 5000};
+        if (lks_spawn(2, LKS_PROCESSES, fail_beside_the_step, &broken) != LKS_OK) fail_msg("%s", lks_error_text());
+    }
+}
+
 /* Creates the optimizer of a rank of `size` ranks that share one CPU. */
 static int share_a_cpu(int rank, int size, void *argument) {
     strategy_run plan = {.transport = argument, .strategy = LKS_STRATEGY_BUCKETED};
@@ -926,6 +980,7 @@ int main(void) {
         cmocka_unit_test(a_rank_lost_during_the_backward_pass_is_named_by_the_step),
         cmocka_unit_test(ranks_without_a_cpu_for_a_thread_have_none),
         cmocka_unit_test(over_tcp_attached_programs_have_their_buckets_reduced_before_the_step),
+        cmocka_unit_test(a_rank_whose_hook_fails_beside_its_step_gets_its_own_error),
         cmocka_unit_test(over_tcp_the_group_belongs_to_the_backward_pass_until_its_step),
         cmocka_unit_test(over_tcp_a_program_may_go_over_to_another_optimizer),
         cmocka_unit_test(strategies_and_buckets_give_the_same_bits),

@@ -272,11 +272,28 @@ static lks_status check_deadline(lks_group *group, lksi_context context, const i
     return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }
 
+/* The error with which a thread of this rank fails the group. The thread may not have written it completely yet. */
+static lks_status refuse_failing(const lks_group *group) {
+    while (atomic_load(&group->is_failing) && group->status == LKS_OK) lksi_sleep_ns(10000);
+    return lksi_group_refuse_dead(group);
+}
+
+/* Another thread of this rank may have failed the group, or a group that fails with it. The other ranks' answers can
+ * arrive here before that thread is done. They are about this rank, so its own error comes first. */
+static lks_status refuse_own(const lks_group *group) {
+    while (group->parent != NULL || group->bound_to != NULL)
+        group = group->parent != NULL ? group->parent : group->bound_to;
+    LKS_TRY(refuse_failing(group));
+    for (const lks_group *each = group->bound; each != NULL; each = each->next_bound) LKS_TRY(refuse_failing(each));
+    return LKS_OK;
+}
+
 /* A group that is a part of another, or is being made out of it, dies with that group. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context) {
     const lks_group *over = group;
     while (over != NULL && !lksi_control_is_aborted(over->control)) over = over->parent;
     if (over == NULL) return LKS_OK;
+    LKS_TRY(refuse_own(group));
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
     return lksi_control_abort_error(over->control, doing);

@@ -49,7 +49,7 @@ static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *cou
  * reached `target`. It yields this CPU to the ranks that share it, as long as these are needed. The caller then waits
  * for each counter. Only in a collective of a group on one host. */
 lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target);
-/* The error if a rank has declared the group dead. LKS_OK otherwise. */
+/* The error if a rank has declared the group dead: this rank's own, if another of its threads has. LKS_OK otherwise. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
 /* The error of a wait for a rank that has left. It says why the rank left. */
 lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell);
