@@ -30,9 +30,12 @@ extern "C" {
  * is per rank, for n ranks, P bytes of parameters and S bytes of optimizer state:
  *
  *     strategy   parameters  gradients  state
- *     shared     P / n       P          S / n
+ *     shared     P / n       P + F      S / n
  *     bucketed   P           P          S
  *     sharded    P           P          S / n
+ *
+ * F is 0, unless attached programs leave gradients of linear layers as factors, which the step multiplies (small
+ * batches, no clipping). It is then log2 n, rounded down, times about 512 KiB, or less if all these layers are smaller.
  *
  * shared: all ranks use one copy of the parameters in shared memory. Each rank reduces and updates its part of them.
  * Nothing is sent.
