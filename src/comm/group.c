@@ -348,48 +348,55 @@ lks_status lksi_group_look_around(lks_group *group, const char *doing) {
 
 int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms; }
 
+/* The rank that wrote the reason may not have announced it yet, or may be the watch's thread, which announces nothing.
+ * So every rank announces it, before its call returns. */
 static void declare_dead(lks_group *group, const lksi_reason *reason) {
     char own_text[LKSI_ERROR_TEXT_NBYTES];
-    bool is_first = lksi_control_abort_for(group->control, reason);
+    (void)lksi_control_abort_for(group->control, reason);
+    const lksi_reason *first = lksi_abort_read(&group->control->abort);
     lksi_error_keep(own_text); /* announce sets an error if a rank cannot be reached */
-    if (is_first && group->remote != NULL && group->remote->announce != NULL) group->remote->announce(group, reason);
+    if (group->remote != NULL && group->remote->announce != NULL)
+        group->remote->announce(group, first != NULL ? first : reason);
     lksi_error_restore(own_text);
 }
 
 /* Whether ranks of `group` may wait for the lost rank. `lost` is as in lksi_reason. */
 static bool is_missed(const lks_group *group, int lost) {
-    int rank = lksi_rank_of_world(group, lost - 1);
+    int rank = lost > 0 ? lksi_rank_of_world(group, lost - 1) : group->size;
     return rank < group->size && !lksi_has_left(group, rank);
 }
 
-/* A rank that is lost in one group is lost in all groups of the world. They must be told before this rank gives up:
- * their watches may notice the loss later, and would then report the end of this rank instead. */
-static void spread(lksi_world *world, const lksi_reason *reason) {
+/* A rank that is lost in one group is lost in all groups of the world, and a group that dies takes its parts with it.
+ * They must be told before this rank gives up: their watches may notice the loss later or, in a part without the lost
+ * rank, never, and would then report the end of this rank instead. */
+static void spread(const lks_group *group, const lksi_reason *reason) {
+    lksi_world *world = group->world;
     (void)lksi_abort_write(&world->failure, reason);
-    if (reason->lost == 0) return;
     pthread_mutex_lock(&world->mutex);
-    for (lks_group *each = world->groups; each != NULL; each = each->next_in_world)
-        if (is_missed(each, reason->lost)) declare_dead(each, reason);
+    for (lks_group *each = world->groups; each != NULL; each = each->next_in_world) {
+        const lks_group *whole = each->parent != NULL ? each->parent : each;
+        if (whole == group || is_missed(whole, reason->lost)) declare_dead(each, reason);
+    }
     pthread_mutex_unlock(&world->mutex);
 }
 
-/* The group's other thread is failing the group right now. Waits for the abort word, so that the user gets the buffers
- * back only after it is set. */
-static lks_status await_word(const lks_group *group, lks_status status) {
-    while (!lksi_control_is_aborted(group->control)) lksi_sleep_ns(10000);
+/* The group's other thread is failing the group right now. Waits until it has told everybody: from then on the user has
+ * the buffers back, and may end the process. */
+static lks_status await_other_thread(const lks_group *group, lks_status status) {
+    while (group->status == LKS_OK) lksi_sleep_ns(10000);
     lksi_may_be_reused();
     return status;
 }
 
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
-    if (atomic_exchange(&group->is_failing, true)) return await_word(group, status);
+    if (atomic_exchange(&group->is_failing, true)) return await_other_thread(group, status);
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lksi_error_text());
-    group->status = status;
     lksi_mpi_give_up();
     const lksi_reason reason = lksi_reason_for_others(group, status);
     declare_dead(group, &reason);
     const lksi_reason *first = lksi_abort_read(&group->control->abort);
-    if (first != NULL) spread(group->world, first);
+    if (first != NULL) spread(group, first);
+    group->status = status;
     for (lks_group *each = group->bound; each != NULL; each = each->next_bound) (void)lksi_group_fail(each, status);
     lksi_timeline_flush();
     lksi_may_be_reused();

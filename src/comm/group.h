@@ -133,9 +133,9 @@ struct lks_group {
     atomic_bool is_at_work;                   /* a thread is in a collective; usually detects a second thread */
     lks_group *bound, *next_bound, *bound_to; /* list of groups that fail with this one; the group this is bound to */
 
-    /* The first error. Both threads of a group may detect one. The first to set is_failing writes the text, then
-     * status. The text has room for LKSI_ABORT_TEXT_NBYTES and is allocated with the group: a failing group allocates
-     * nothing. */
+    /* The first error. Both threads of a group may detect one. The first to set is_failing writes the text, tells
+     * the other ranks, and then sets status. The text has room for LKSI_ABORT_TEXT_NBYTES and is allocated with the
+     * group: a failing group allocates nothing. */
     atomic_bool is_failing;
     _Atomic lks_status status;
     char *error_text;

@@ -1823,9 +1823,11 @@ static int wait_for_lost_thread(int exit_code, bool has_joined) {
     return other.result;
 }
 
-/* Ranks 0 and 1 are on one host, rank 2 on another. Rank 1's error reaches rank 0 through shared memory only. */
+/* Ranks 0 and 1 are on one host, rank 2 on another. Rank 1's error reaches rank 0 through shared memory only. Rank 0
+ * leaves, or its process just ends. The barrier waits in the parts of the group, or in the group itself. */
 static int hears_why_before_rank_0_leaves(int rank, int size, void *argument) {
-    (void)size, (void)argument;
+    (void)size;
+    const bool ends = *(const bool *)argument;
     lks_group *world;
     setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
     setenv("LOCAL_RANK", rank == 1 ? "1" : "0", 1), setenv("LOCAL_WORLD_SIZE", rank < 2 ? "2" : "1", 1);
@@ -1834,11 +1836,13 @@ static int hears_why_before_rank_0_leaves(int rank, int size, void *argument) {
     if (rank == 1) lksi_control_abort(world->control, LKS_ERR_PEER, "rank 7 was lost");
     while (rank == 0 && !lksi_control_is_aborted(world->control)) lksi_sleep_ns(100000);
     if (rank != 1) {
-        MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+        const lks_collective_options options = {.algorithm = ends ? "dissemination" : "two_level"};
+        MUST(lks_barrier(world, &options) == LKS_ERR_PEER);
         MUST_SAY("rank 7 was lost");
     } else {
         lksi_sleep_ns(500000000); /* if rank 1 left now, it would inform rank 2, too */
     }
+    if (rank == 0 && ends) _exit(0);
     lks_group_destroy(world);
     return 0;
 }
@@ -2041,7 +2045,8 @@ static void a_buffer_that_is_not_mapped_is_its_owners_error(void **state) {
 
 static void a_rank_that_gives_up_tells_other_hosts_why(void **state) {
     (void)state;
-    run_processes(3, hears_why_before_rank_0_leaves, NULL);
+    run_processes(3, hears_why_before_rank_0_leaves, &(bool){false});
+    run_processes(3, hears_why_before_rank_0_leaves, &(bool){true});
 }
 
 static void a_thread_that_ends_early_is_lost(void **state) {

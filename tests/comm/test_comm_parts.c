@@ -67,6 +67,41 @@ static void who_waits_in_a_part_hears_of_the_whole(void **state) {
     }
 }
 
+/* The hosts are {0, 1} and {2, 3}. Rank 3 is killed. One rank hears of it in a message and ends without
+ * lks_group_destroy. The parts in which others wait for that rank do not all contain rank 3. */
+static int wait_for_one_that_ends(int rank, int size, void *argument) {
+    (void)size;
+    const int one = *(const int *)argument;
+    lks_group *world;
+    int32_t x;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCKSTEP_JOB_KEY", "parts", 1);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = DEADLINE_MS}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 3) {
+        lksi_sleep_ns(300000000);
+        raise(SIGKILL);
+    }
+    lks_status status = rank == one ? lks_recv(world, &x, 1, LKS_I32, 3, 5, NULL)
+                                    : lks_barrier(world, &(lks_collective_options){.algorithm = "two_level"});
+    MUST(status == LKS_ERR_PEER);
+    MUST_SAY("rank 3 (host ");
+    if (rank == one) _exit(0);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_ends_because_of_a_lost_rank_is_not_named_in_its_place(void **state) {
+    (void)state;
+    for (int one = 0; one < 3; one++) {
+        pid_t pids[N_RANKS];
+        set_master_environment();
+        for (int rank = 0; rank < N_RANKS; rank++)
+            pids[rank] = start_process(rank, N_RANKS, wait_for_one_that_ends, &one);
+        await_processes(pids, N_RANKS, 3);
+    }
+}
+
 /* The hosts are {0, 1} and {2, 3}. Each level of rank 0's call takes 1.2 s, less than its deadline. Together they take
  * longer. */
 static int come_late(int rank, int size, void *argument) {
@@ -405,6 +440,7 @@ static void who_lacks_descriptors_fails_where_it_needs_one(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_in_a_part_hears_of_the_whole),
+        cmocka_unit_test(who_ends_because_of_a_lost_rank_is_not_named_in_its_place),
         cmocka_unit_test(all_levels_together_have_the_deadline),
         cmocka_unit_test(a_barrier_tells_all_ranks_of_calls_that_differed),
         cmocka_unit_test(ranks_that_run_ahead_show_the_users_call),

@@ -1,6 +1,7 @@
-/* comm/: ranks are killed, stopped and cut off at random moments of random collectives, over shared memory and TCP.
- * Every survivor must return an error that names the lost rank. The test prints how long that takes after a death, and
- * after the deadline of a stop. LOCKSTEP_SOAK: the number of rounds (20). LOCKSTEP_SOAK_SEED: the first seed. */
+/* comm/: ranks are killed, stopped and cut off at random moments of random calls, over shared memory, TCP, and both on
+ * two hosts (LOCKSTEP_HOST_ID). Every survivor must return an error that names the lost rank. Some end their process
+ * then, without lks_group_destroy. The test prints how long the errors take after a death, and after the deadline of a
+ * stop. LOCKSTEP_SOAK: the number of rounds (30). LOCKSTEP_SOAK_SEED: the first seed. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "test.h"
 
@@ -25,7 +26,7 @@ typedef struct outcome {
 
 typedef struct run {
     uint64_t seed;
-    const char *transport;
+    const char *transport; /* "hosts": two hosts */
     outcome *outcomes;
 } run;
 
@@ -41,7 +42,7 @@ static lks_status call_something(lks_group *world, uint64_t seed, uint64_t call,
     int size = lks_group_size(world), root = (int)lksi_random_below(seed, 1, call, (uint64_t)size);
     size_t count = (size_t)1 << lksi_random_below(seed, 2, call, 17);
     size_t each = count / (size_t)size;
-    switch (lksi_random_below(seed, 3, call, 8)) {
+    switch (lksi_random_below(seed, 3, call, 10)) {
     case 0:
         return lks_barrier(world, NULL);
     case 1:
@@ -60,18 +61,35 @@ static lks_status call_something(lks_group *world, uint64_t seed, uint64_t call,
             lks_all_reduce(world, in, out, count, LKS_F32, LKS_SUM, &(lks_collective_options){.work = &work});
         return status == LKS_OK ? lks_work_wait(work) : status;
     }
+    case 7:
+    case 8: {
+        int rank = lks_group_rank(world), to = (rank + 1) % size, from = (rank + size - 1) % size;
+        return lks_sendrecv(world, in, count, to, 1, out, count, from, 1, LKS_F32, NULL);
+    }
     default:
         return lks_all_reduce(world, in, out, count, LKS_F32, LKS_SUM, NULL);
     }
 }
 
+static void be_on_one_of_two_hosts(int rank, int size) {
+    char text[16];
+    int n = (size + 1) / 2;
+    setenv("LOCKSTEP_HOST_ID", rank < n ? "a" : "b", 1), setenv("LOCKSTEP_JOB_KEY", "soak", 1);
+    snprintf(text, sizeof text, "%d", rank % n);
+    setenv("LOCAL_RANK", text, 1);
+    snprintf(text, sizeof text, "%d", rank < n ? n : size - n);
+    setenv("LOCAL_WORLD_SIZE", text, 1);
+}
+
 static int call_until_the_end(int rank, int size, void *argument) {
-    (void)size;
     const run *r = argument;
     outcome *mine = &r->outcomes[rank];
     lks_group *world;
     signal(SIGUSR1, cut_off);
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = DEADLINE_MS, .transport = r->transport}));
+    bool is_on_two_hosts = strcmp(r->transport, "hosts") == 0;
+    if (is_on_two_hosts) be_on_one_of_two_hosts(rank, size);
+    MUST_OK(lks_init(
+        &world, &(lks_init_options){.timeout_ms = DEADLINE_MS, .transport = is_on_two_hosts ? NULL : r->transport}));
     float *in = lksi_alloc_array(MOST_COUNT, sizeof *in), *out = lksi_alloc_array(MOST_COUNT, sizeof *out);
     MUST(in != NULL && out != NULL);
     lks_status status = LKS_OK;
@@ -82,6 +100,7 @@ static int call_until_the_end(int rank, int size, void *argument) {
     mine->status = (int)status;
     snprintf(mine->text, sizeof mine->text, "%s", lks_error_text());
     atomic_store(&mine->ended_ns, lksi_now_ns());
+    if (lksi_random_below(r->seed, 5, (uint64_t)rank, 2) == 0) _exit(0); /* a program may end without a goodbye */
     lksi_free(in);
     lksi_free(out);
     lks_group_destroy(world);
@@ -170,11 +189,12 @@ static uint64_t number_of(const char *name, uint64_t missing) {
 
 static void a_lost_rank_is_named_by_all_others(void **state) {
     (void)state;
-    uint64_t n_runs = number_of("LOCKSTEP_SOAK", 20), first = number_of("LOCKSTEP_SOAK_SEED", 1);
+    uint64_t n_runs = number_of("LOCKSTEP_SOAK", 30), first = number_of("LOCKSTEP_SOAK_SEED", 1);
     int64_t slowest_ms[N_FAULTS] = {0};
     int n_bad = 0;
     lks_log_set_level(LKS_LOG_ERROR);
-    for (uint64_t i = 0; i < n_runs; i++) n_bad += !lose_a_rank(first + i, i % 2 == 0 ? "shm" : "tcp", slowest_ms);
+    static const char *const transports[] = {"shm", "tcp", "hosts"};
+    for (uint64_t i = 0; i < n_runs; i++) n_bad += !lose_a_rank(first + i, transports[i % 3], slowest_ms);
     printf("all heard of a killed rank within %lld ms, of one cut off within %lld ms, of a stopped one within %lld ms "
            "of the "
            "deadline\n",

@@ -65,13 +65,10 @@ static int inner_rank(const lks_group *group, int rank) {
     return n_before;
 }
 
-/* Ends the call. An error inside a host or between hosts also fails the other level, so that no rank keeps waiting
- * there. */
+/* Ends the call. An error inside a host or between hosts fails the whole group, and with it the other level, so that no
+ * rank keeps waiting there. */
 static lks_status finish(lks_group *group, lks_status status) {
     group->divided = NULL;
-    if (status == LKS_OK) return LKS_OK;
-    (void)lksi_group_fail(group->inner, status);
-    if (group->outer != NULL) (void)lksi_group_fail(group->outer, status);
     return status;
 }
 

@@ -47,7 +47,8 @@ typedef struct lksi_remote {
     /* Sleeps until one of the streams may be ready, the group is aborted, or limit_ns have passed. */
     void (*sleep)(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
                   int64_t limit_ns);
-    /* Tells the ranks of other hosts that the group is dead, and why. NULL: not supported. */
+    /* Tells the ranks of other hosts that the group is dead, and why. Only the first call has an effect. NULL: not
+     * supported. */
     void (*announce)(lks_group *group, const lksi_reason *reason);
     /* Whether a rank has said goodbye. NULL: not supported. */
     bool (*has_left)(const lks_group *group, int rank);

@@ -2,7 +2,7 @@
  *
  *     rank 1 ──┐
  *     rank 2 ──┼── rank 0      a connection that ends without a goodbye means a lost rank;
- *     rank 3 ──┘               a rank that gives up sends the reason; rank 0 forwards both to all others
+ *     rank 3 ──┘               every rank that gives up sends the reason; rank 0 forwards the first to all others
  *
  * When rank 0 itself has left, ranks visit the ranks that they wait for (visit.c). The world's watch thread reads the
  * connections, so a rank learns of an abort whatever it is doing. The reason goes into the abort record of the host's
@@ -59,12 +59,20 @@ static lksi_reason loss_of(const lks_group *group, int rank) {
     return reason;
 }
 
+/* An abort is sent once, and the flag set afterwards: whoever finds it set may end the process. */
+static void tell_once(lks_group *group, const lksi_star_record *record, int except) {
+    lksi_star *star = lksi_star_of(group);
+    if (star == NULL || atomic_load(&star->is_abort_told)) return;
+    lksi_star_tell(group, record, except);
+    atomic_store(&star->is_abort_told, true);
+}
+
 static void lose(lksi_line *lost) {
     lks_group *group = lost->group;
     lksi_reason reason = loss_of(group, lost->rank);
     lksi_control_abort_for(group->control, &reason);
     lksi_star_record record = record_of(group, LKSI_STAR_ABORT, &reason);
-    if (group->rank == 0) lksi_star_tell(group, &record, lost->rank);
+    if (group->rank == 0) tell_once(group, &record, lost->rank);
 }
 
 static void hear_goodbye(lksi_line *from, const lksi_star_record *record) {
@@ -83,7 +91,7 @@ static void hear(lksi_line *from, const lksi_star_record *record) {
     switch (record->kind) {
     case LKSI_STAR_ABORT:
         lksi_control_abort_for(group->control, &reason);
-        if (group->rank == 0) lksi_star_tell(group, record, from->rank);
+        if (group->rank == 0) tell_once(group, record, from->rank);
         break;
     case LKSI_STAR_GOODBYE:
         hear_goodbye(from, record);
@@ -266,7 +274,7 @@ bool lksi_tcp_star_has_left(const lks_group *group, int rank) {
 
 void lksi_tcp_announce(lks_group *group, const lksi_reason *reason) {
     lksi_star_record record = record_of(group, LKSI_STAR_ABORT, reason);
-    lksi_star_tell(group, &record, -1);
+    tell_once(group, &record, -1);
 }
 
 /* Waits until the peer ends the connection. Closing a connection with unread incoming data resets it, which may destroy

@@ -45,7 +45,8 @@ typedef struct lksi_line {
 typedef struct lksi_star {
     pthread_mutex_t mutex; /* guards the descriptors while the star is made, and the answers */
     pthread_cond_t arrived, answered;
-    lksi_line lines[]; /* by rank; ranks other than 0 use only the connection of [0], unless they visit */
+    atomic_bool is_abort_told; /* by this rank */
+    lksi_line lines[];         /* by rank; ranks other than 0 use only the connection of [0], unless they visit */
 } lksi_star;
 
 typedef struct lksi_tcp {
