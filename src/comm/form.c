@@ -5,7 +5,6 @@
  *                         inner: the ranks of this host;  outer: the first rank of every host
  */
 #define _GNU_SOURCE /* affinity */
-#include "comm/bootstrap/notice_board.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/mpi/streams.h"
 #include "comm/transport/tcp/tcp.h"
@@ -175,7 +174,7 @@ static void forget_messages(lks_group *group) {
     counters->n_user_messages = counters->n_user_message_nbytes = 0;
 }
 
-static lks_status form(lks_group *group, int *connections) {
+lks_status lksi_group_form(lks_group *group, int *connections) {
     group->progress = (lksi_progress){.name = group->parent != NULL ? group->parent->progress.name : "lks_init",
                                       .timeout_ms = group->timeout_ms,
                                       .started_ns = group->progress.started_ns};
@@ -188,13 +187,9 @@ static lks_status form(lks_group *group, int *connections) {
     LKS_TRY(sit_down(group));
     lksi_world_enter(group->world, group);
     if (group->remote == NULL) return LKS_OK;
+    const char *name = group->progress.name; /* the calls of the measurement have their own */
     LKS_TRY(lksi_tune(group));
+    group->progress.name = name;
     forget_messages(group);
     return group->n_hosts < group->size ? form_levels(group) : LKS_OK;
-}
-
-lks_status lksi_group_form(lks_group *group, int *connections) {
-    lks_status status = form(group, connections);
-    if (group->is_world && group->world->threads == NULL) lksi_notice_board_leave_error(group->rank, status);
-    return status;
 }

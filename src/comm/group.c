@@ -2,6 +2,7 @@
 #include "base/isa.h"
 #include "base/timeline.h"
 #include "comm/bootstrap/announce.h"
+#include "comm/bootstrap/notice_board.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
@@ -178,6 +179,22 @@ static lks_status join_processes(lks_group *group, const lksi_environment *envir
     return lksi_group_form(group, NULL);
 }
 
+/* The world of the ranks in `environment`, which are threads of this process or, if `threads` is NULL, processes. */
+static lks_status join_world(lksi_environment environment, lksi_thread_world *threads, wanted_transport wanted,
+                             int64_t timeout_ms, int64_t began_ns, lks_order order, lks_group **group) {
+    LKS_TRY(name_rank(lksi_timeline_open()));
+    snprintf(environment.transport, sizeof environment.transport, "%s", transport_names[wanted]);
+    LKS_TRY(lksi_group_create(group, environment.rank, environment.size, timeout_ms, order));
+    LKS_TRY(lksi_world_create(&(*group)->world, threads));
+    (*group)->is_world = true;
+    (*group)->progress.started_ns = began_ns;
+    (*group)->world->environment = environment;
+    lks_status status = threads != NULL ? join_threads(*group, wanted) : join_processes(*group, &environment, wanted);
+    (*group)->world->is_first = (*group)->id == world_id(0); /* by the count of rank 0 */
+    /* A rank with a seat is awaited by the others, so the group must fail for all. */
+    return status == LKS_OK || (*group)->control == NULL ? status : lksi_group_fail(*group, status);
+}
+
 static lks_status join(const lks_init_options *options, lks_group **group) {
     lksi_environment environment = {.size = 1, .local_size = 1};
     wanted_transport wanted;
@@ -191,17 +208,9 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
         lksi_announce_at_exit();
         lksi_process_set_rank(environment.size > 1 ? environment.rank : -1);
     }
-    LKS_TRY(name_rank(lksi_timeline_open()));
-    snprintf(environment.transport, sizeof environment.transport, "%s", transport_names[wanted]);
-    LKS_TRY(lksi_group_create(group, environment.rank, environment.size, timeout_ms, options->order));
-    LKS_TRY(lksi_world_create(&(*group)->world, threads));
-    (*group)->is_world = true;
-    (*group)->progress.started_ns = began_ns;
-    (*group)->world->environment = environment;
-    lks_status status = threads != NULL ? join_threads(*group, wanted) : join_processes(*group, &environment, wanted);
-    (*group)->world->is_first = (*group)->id == world_id(0); /* by the count of rank 0 */
-    /* A rank with a seat is awaited by the others, so the group must fail for all. */
-    return status == LKS_OK || (*group)->control == NULL ? status : lksi_group_fail(*group, status);
+    lks_status status = join_world(environment, threads, wanted, timeout_ms, began_ns, options->order, group);
+    if (threads == NULL) lksi_notice_board_leave_error(environment.rank, status);
+    return status;
 }
 
 lks_status lks_init(lks_group **world, const lks_init_options *options) {

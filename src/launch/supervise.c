@@ -68,10 +68,11 @@ static void describe_process(const supervisor *s, int index, char who[400]) {
         snprintf(who, 400, "rank %d (pid %d on %s)", s->job->first_rank + index, pid, host);
 }
 
-/* Appends why the rank gave up in lks_init, if it did: it may have waited for another rank. */
+/* Appends why the rank gave up in lks_init, if it did and then exited: it may have waited for another rank. */
 static void append_error(supervisor *s, int index) {
     const char *error = lksi_notice_board_error_of(&s->environment.board, s->job->first_rank + index);
-    if (error != NULL && !s->job->as_threads) lksi_append(s->text, sizeof s->text, "; its error: %s", error);
+    if (error == NULL || s->job->as_threads || s->processes[index].end.si_code != CLD_EXITED) return;
+    lksi_append(s->text, sizeof s->text, "; its error: %s", error);
 }
 
 /* Writes "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)" to s->text. Returns the shell's exit status. */

@@ -232,8 +232,8 @@ static lks_status check_master(const lksi_environment *environment, const lksi_a
     return lksi_address_check_specified("MASTER_ADDR", master);
 }
 
-static lks_status meet(const lksi_environment *environment, lksi_job_secret *job, int64_t deadline_ns,
-                       lksi_member *members, int *connections, int *data_listener) {
+lks_status lksi_rendezvous(const lksi_environment *environment, lksi_job_secret *job, int64_t deadline_ns,
+                           lksi_member *members, int *connections, int *data_listener) {
     lksi_address master;
     for (int rank = 0; rank < environment->size; rank++) connections[rank] = -1;
     lks_status status = lksi_address_await(environment->master_address, environment->master_port, deadline_ns,
@@ -244,11 +244,4 @@ static lks_status meet(const lksi_environment *environment, lksi_job_secret *job
     LKS_TRY(check_master(environment, &master));
     return (environment->rank == 0 ? serve : visit)(environment, job, &master, deadline_ns, members, connections,
                                                     data_listener);
-}
-
-lks_status lksi_rendezvous(const lksi_environment *environment, lksi_job_secret *job, int64_t deadline_ns,
-                           lksi_member *members, int *connections, int *data_listener) {
-    lks_status status = meet(environment, job, deadline_ns, members, connections, data_listener);
-    if (status != LKS_OK) lksi_notice_board_leave_error(environment->rank, status);
-    return status;
 }

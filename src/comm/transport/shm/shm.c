@@ -313,15 +313,26 @@ static lks_status explain_silence(const shm *s, const lks_group *group, lks_stat
     return lksi_error(status, "rank %d was lost; %s: %s", leader, call, lksi_error_text());
 }
 
-/* The leader reports a timeout at its own deadline, which may be slightly later than ours. */
+/* Whether the leader says something before `until_ns`. */
+static bool is_heard(const shm *s, int64_t until_ns) {
+    for (int64_t left_ms; (left_ms = (until_ns - lksi_running_ns()) / 1000000) >= 0;) {
+        struct pollfd ready = {.fd = s->connections[0], .events = POLLIN};
+        if (lksi_poll(&ready, 1, left_ms > 1000 ? 1000 : (int)left_ms + 1) > 0) return true;
+    }
+    return false;
+}
+
+/* The leader reports a timeout at its own deadline, which is later than ours if it started later. A stopped leader
+ * reports nothing. */
 static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
                          lksi_control **control) {
-    static const int64_t grace_ns = INT64_C(500) * 1000 * 1000;
+    static const int64_t grace_ns = INT64_C(2) * 1000 * 1000 * 1000;
     lksi_welcome welcome;
     int descriptor;
     lks_status status = lksi_follower_meet(&group->world->environment, meeting, deadline_ns, &s->connections[0]);
     if (status == LKS_ERR_TIMEOUT && group->parent != NULL) return refuse_late(group, &group->rank_of[0], 1);
     LKS_TRY(status);
+    if (!is_heard(s, deadline_ns) && is_leader_stopped(s)) return explain_silence(s, group, LKS_ERR_TIMEOUT);
     status = lksi_take_over(s->connections[0], &welcome, sizeof welcome, &descriptor, deadline_ns + grace_ns);
     if (status != LKS_OK) return explain_silence(s, group, status);
     welcome.text[sizeof welcome.text - 1] = '\0';
