@@ -335,8 +335,9 @@ typedef struct lks_batch {
     int64_t epoch, step; /* `step` counts within the epoch */
     /* Hash of the data and the order of samples, the same on all ranks. A trainer compares it, `epoch` and `step` over
      * the ranks. An optimizer compares it in its first step. 0: none of them is compared. A loader of one rank sets 0.
-     */
-    uint64_t source_hash;
+     * `data_hash` is of the data alone, and source_hash is the exclusive or of it and a hash of the order. Where
+     * source_hash differs, the error shows both parts. */
+    uint64_t source_hash, data_hash;
     /* The rank that this part belongs to. A trainer refuses the part of another rank. n_ranks 0 or 1: any rank. */
     int rank, n_ranks;
     /* LKS_OK, or the error of a sample that could not be read (lks_read_sample, or its label is outside

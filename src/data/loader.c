@@ -50,7 +50,7 @@ struct lks_loader {
     size_t sample_nbytes;
     int64_t *own_indices; /* a copy of options->indices, or NULL */
     int64_t n_steps;
-    uint64_t source_hash;
+    uint64_t data_hash, source_hash;
 
     /* `lock` guards everything below. Exception: a worker fills its slot and builds an order without the lock, and
      * marks them ready with it. A slot belongs to its worker from being taken until it is ready, and then to the
@@ -134,6 +134,7 @@ static void fill(lks_loader *loader, slot *s, place at) {
         .epoch = at.epoch,
         .step = at.step,
         .source_hash = loader->source_hash,
+        .data_hash = loader->data_hash,
         .rank = (int)loader->sampler.rank,
         .n_ranks = (int)loader->sampler.n_ranks,
         .status = status,
@@ -372,7 +373,7 @@ static lks_status check_bytes(const lks_dataset *dataset, const lks_augment_opti
 }
 
 /* Hashes what all ranks' loaders must have in common. */
-static lks_status hash_source(const lks_loader *loader, uint64_t *hash) {
+static lks_status hash_source(lks_loader *loader) {
     const lks_dataset *d = loader->dataset;
     const lksi_sampler *s = &loader->sampler;
     const uint64_t settings[] = {s->seed,
@@ -386,11 +387,12 @@ static lks_status hash_source(const lks_loader *loader, uint64_t *hash) {
                                  (uint64_t)loader->augment.crop_padding,
                                  loader->augment.flip != 0,
                                  loader->gives_bytes};
-    LKS_TRY(lksi_dataset_hash(d, hash));
-    *hash = lksi_hash_words(*hash, settings, sizeof settings);
-    *hash = lksi_hash_words(*hash, d->units, sizeof d->units);
+    LKS_TRY(lksi_dataset_hash(d, &loader->data_hash));
+    loader->data_hash = lksi_hash_words(loader->data_hash, d->units, sizeof d->units);
+    uint64_t order_hash = lksi_hash_words(LKSI_HASH_START, settings, sizeof settings);
     if (loader->own_indices != NULL)
-        *hash = lksi_hash_words(*hash, loader->own_indices, (size_t)s->count * sizeof *loader->own_indices);
+        order_hash = lksi_hash_words(order_hash, loader->own_indices, (size_t)s->count * sizeof *loader->own_indices);
+    loader->source_hash = loader->data_hash ^ order_hash;
     return LKS_OK;
 }
 
@@ -420,7 +422,7 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     created->n_steps = lksi_sampler_steps(&created->sampler);
     LKS_TRY_GOTO(choose_n_workers(created, options, &n_workers), destroy);
     LKS_TRY_GOTO(copy_indices(created), destroy);
-    if (options->n_ranks > 1) LKS_TRY_GOTO(hash_source(created, &created->source_hash), destroy);
+    if (options->n_ranks > 1) LKS_TRY_GOTO(hash_source(created), destroy);
     LKS_TRY_GOTO(create_slots(created, n_workers), destroy);
     if (n_workers > 0 && options->n_workers == 0 && !is_worth_a_worker(created)) n_workers = 0;
     LKS_TRY_GOTO(start_workers(created, n_workers), destroy);

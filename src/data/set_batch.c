@@ -64,7 +64,8 @@ static uint64_t hash_samples(const lks_batch *batch) {
 static void note(lks_program *program, const lks_batch *batch) {
     lksi_batch_note *noted = lksi_program_batch_note(program);
     if (noted == NULL || noted->n_ranks > 0) return;
-    *noted = (lksi_batch_note){.source = batch->source_hash, .rank = batch->rank, .n_ranks = batch->n_ranks};
+    *noted = (lksi_batch_note){
+        .source = batch->source_hash, .data = batch->data_hash, .rank = batch->rank, .n_ranks = batch->n_ranks};
     if (batch->n_ranks == 1) noted->samples = hash_samples(batch);
 }
 

@@ -18,7 +18,7 @@ struct lks_windows {
     lksi_share columns; /* of this rank */
     int64_t epoch, step;
     int32_t *inputs, *labels; /* (n,T) */
-    uint64_t source_hash;
+    uint64_t data_hash, source_hash;
     int rank, n_ranks; /* of the options */
 };
 
@@ -67,6 +67,7 @@ int lks_windows_next(lks_windows *windows, lks_batch *batch) {
         .epoch = w->epoch,
         .step = w->step,
         .source_hash = w->source_hash,
+        .data_hash = w->data_hash,
         .rank = w->rank,
         .n_ranks = w->n_ranks,
     };
@@ -134,9 +135,10 @@ lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int6
     created->inputs = lksi_alloc_array(n_elements, sizeof *created->inputs);
     created->labels = lksi_alloc_array(n_elements, sizeof *created->labels);
     const int64_t settings[] = {options->batch, options->n_steps, options->grains, n_ranks};
-    if (n_ranks > 1)
-        created->source_hash = lksi_hash_words(lksi_hash_words(LKSI_HASH_START, settings, sizeof settings), tokens,
-                                               (size_t)(n_labels + 1) * sizeof *tokens);
+    if (n_ranks > 1) {
+        created->data_hash = lksi_hash_words(LKSI_HASH_START, tokens, (size_t)(n_labels + 1) * sizeof *tokens);
+        created->source_hash = created->data_hash ^ lksi_hash_words(LKSI_HASH_START, settings, sizeof settings);
+    }
     if (created->inputs == NULL || created->labels == NULL) {
         lks_windows_destroy(created);
         return LKS_ERR_MEMORY;

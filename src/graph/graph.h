@@ -103,7 +103,7 @@ void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, vo
 /* What lks_program_set_batch noted about the batch of a training program: whose part it is, and a hash of the loader's
  * data and order. For a loader of one rank, the hash is over the samples themselves. Zeros: nothing is known. */
 typedef struct lksi_batch_note {
-    uint64_t source, samples;
+    uint64_t source, data, samples;
     int32_t rank, n_ranks;
 } lksi_batch_note;
 /* The place in the program's store that keeps the note until it is taken. NULL for a program of evaluation. */

@@ -18,9 +18,9 @@ static bool are_other(const lksi_batch_note *a, const lksi_batch_note *b, int si
     return a->source != 0 && b->source != 0 && a->source != b->source && a->n_ranks == size && b->n_ranks == size;
 }
 
-static lks_status show_sources(lks_group *group, uint64_t source) {
+static lks_status show_sources(lks_group *group, const lksi_batch_note *mine) {
     lksi_list list = {0};
-    if (source != 0) lksi_list_add(&list, "data and order of samples (hash)", "%016llx", (unsigned long long)source);
+    if (mine->source != 0) lksi_list_add_source(&list, mine->source, mine->data);
     return lksi_list_compare(&list, group, call);
 }
 
@@ -28,7 +28,7 @@ static lks_status compare(lks_group *group, const lksi_batch_note *notes) {
     int size = lks_group_size(group);
     for (int b = 1; b < size; b++)
         for (int a = 0; a < b; a++) {
-            if (are_other(&notes[a], &notes[b], size)) return show_sources(group, notes[lks_group_rank(group)].source);
+            if (are_other(&notes[a], &notes[b], size)) return show_sources(group, &notes[lks_group_rank(group)]);
             if (are_same(&notes[a], &notes[b]))
                 return lksi_error(LKS_ERR_MISMATCH,
                                   "ranks %d and %d train on the same samples: a loader needs its rank and n_ranks, "

@@ -108,6 +108,11 @@ void lksi_list_add_sharing(lksi_list *list, lks_strategy strategy, size_t bucket
     lksi_list_add_integer(list, "compression rank", lksi_compression_rank(compression));
 }
 
+void lksi_list_add_source(lksi_list *list, uint64_t source_hash, uint64_t data_hash) {
+    lksi_list_add(list, "data (hash)", "%016llx", (unsigned long long)data_hash);
+    lksi_list_add(list, "order of samples (hash)", "%016llx", (unsigned long long)(source_hash ^ data_hash));
+}
+
 /* Different kernels or numbers of threads give different bits. */
 void lksi_list_add_machine(lksi_list *list, const lks_device *device) {
     lksi_list_add(list, "library", "%s", lks_version());

@@ -127,6 +127,8 @@ void lksi_list_add_integer(lksi_list *list, const char *name, int64_t value);
 void lksi_list_add_rule(lksi_list *list, const lks_optimizer *rule);
 void lksi_list_add_sharing(lksi_list *list, lks_strategy strategy, size_t bucket_nbytes,
                            const lks_compression *compression);
+/* Of a batch (lks_batch). */
+void lksi_list_add_source(lksi_list *list, uint64_t source_hash, uint64_t data_hash);
 void lksi_list_add_machine(lksi_list *list, const lks_device *device);
 void lksi_list_add_graph(lksi_list *list, const lks_graph *graph);
 /* The parameters and their layout. */

@@ -30,6 +30,6 @@ lks_status lksi_trainer_compare_batches(lks_trainer *trainer, const lks_batch *b
     lksi_list list = {0};
     lksi_list_add_integer(&list, "samples in the first step", batch->global_count);
     lksi_list_add_integer(&list, "labels in the first step", batch->global_n_labels);
-    lksi_list_add(&list, "data and order of samples (hash)", "%016llx", (unsigned long long)batch->source_hash);
+    lksi_list_add_source(&list, batch->source_hash, batch->data_hash);
     return lksi_list_compare(&list, trainer->options.group, "trainer_step, the first");
 }

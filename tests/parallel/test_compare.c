@@ -389,8 +389,8 @@ static void give_each_pair_its_own_data(int rank, int size, lks_loader_options *
 
 static void loops_on_other_data_are_shown_to_each_other(void **state) {
     (void)state;
-    train_loops((loop){.give = give_the_last_another_seed, .text = "\n  data and order of samples (hash) | "});
-    train_loops((loop){.give = give_the_last_other_data, .text = "\n  data and order of samples (hash) | "});
+    train_loops((loop){.give = give_the_last_another_seed, .text = "\n  order of samples (hash) | "});
+    train_loops((loop){.give = give_the_last_other_data, .text = "\n  data (hash) | "});
 }
 
 static void loops_on_the_same_samples_are_refused(void **state) {
@@ -417,7 +417,7 @@ static int train_a_loop_in_a_process(int rank, int size, void *argument) {
 static void loops_are_compared_while_gradients_are_under_way(void **state) {
     (void)state;
     loop loops[] = {{.give = give_parts, .has_idle_rank = 1},
-                    {.give = give_the_last_another_seed, .text = "\n  data and order of samples (hash) | "},
+                    {.give = give_the_last_another_seed, .text = "\n  order of samples (hash) | "},
                     {.give = give_all_to_everyone, .text = "ranks 0 and 1 train on the same samples"}};
     for (size_t i = 0; i < sizeof loops / sizeof loops[0]; i++) {
         loops[i].strategy = LKS_STRATEGY_BUCKETED;

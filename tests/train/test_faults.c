@@ -48,7 +48,7 @@ static const char *const lines[N_FAULTS] = {
     [OTHER_STRATEGY] = "\nstrategy|auto|sharded",
     [OTHER_BUCKETS] = "\nbucket_nbytes|0|65536",
     [OTHER_BATCH] = "\nsamples in the first step|48|32",
-    [OTHER_ORDER] = "\ndata and order of samples (hash)|",
+    [OTHER_ORDER] = "\norder of samples (hash)|",
 };
 
 typedef struct set_up {
