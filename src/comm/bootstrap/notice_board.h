@@ -1,7 +1,7 @@
 /* Tells ranks that still wait for each other that one of them has ended and will not come. Only the launcher knows
  * this, because a rank that has not met the others has no connection yet whose end they could see.
  *
- * The board is one page of shared memory. The launcher owns it. Its ranks find it under a name in their environment. It
+ * The board is shared memory. The launcher owns it. Its ranks find it under a name in their environment. It
  * is written once: with the first failure on any host, or, in a job on one host, with the first rank that ends. Ranks
  * read it wherever they wait in lks_init.
  *
