@@ -23,10 +23,11 @@ lks_device *lksi_graph_device(const lks_graph *graph);
 lks_status lksi_node_check(const lks_node *node, const char *what);
 
 /* A node as text: name "parameter fc1.weight", what "f32 (50,784)"; or name "node 5", what "linear f32 (N,50) of
- * 0,2,3". Attributes appear as a hash. If all nodes have equal texts on two ranks, the ranks built the same model. */
+ * 0,2,3", then the attributes that are not 0: "probability 0.1 #8c05f1d2", with a hash of their bits. If all nodes have
+ * equal texts on two ranks, the ranks built the same model. */
 enum { LKSI_NODE_NAME_NBYTES = 160 };
 typedef struct lksi_description {
-    char name[LKSI_NODE_NAME_NBYTES], what[160];
+    char name[LKSI_NODE_NAME_NBYTES], what[768];
     bool is_leaf;
 } lksi_description;
 /* Describes node `index`, counted from 0. Returns false if there is no such node. */

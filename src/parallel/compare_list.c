@@ -47,7 +47,7 @@ static const char *compression_name(lks_compression_kind kind) {
 /* --- the list --- */
 
 void lksi_list_add(lksi_list *list, const char *name, const char *format, ...) {
-    char value[192];
+    char value[1024]; /* more than any text of a node */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(value, sizeof value, format, arguments);

@@ -16,6 +16,7 @@ enum { N_RANKS = 3, N_FEATURES = 16, N_CLASSES = 4, COUNT = 16 /* samples of a r
 typedef enum fault {
     OTHER_WIDTH,
     OTHER_ACTIVATION,
+    OTHER_ATTRIBUTE,
     ONE_LAYER_MORE,
     OTHER_SEED,
     OTHER_RATE,
@@ -36,6 +37,7 @@ typedef enum fault {
 static const char *const lines[N_FAULTS] = {
     [OTHER_WIDTH] = "\nparameter fc1.weight|f32 (8,16)|f32 (9,16)\n",
     [OTHER_ACTIVATION] = "|relu f32 (N,8) of 4|tanh f32 (N,8) of 4",
+    [OTHER_ATTRIBUTE] = " number 0.25 #",
     [ONE_LAYER_MORE] = "\nparameter extra.weight|-|f32 (4,4)\n",
     [OTHER_SEED] = "\nseed|1|2",
     [OTHER_RATE] = "\nlr|0.1|0.11",
@@ -63,7 +65,9 @@ typedef struct set_up {
 
 static lks_node *build_logits(lks_node *x, fault which) {
     lks_node *h = lks_linear(x, which == OTHER_WIDTH ? 9 : 8, "fc1");
-    lks_node *logits = lks_linear(which == OTHER_ACTIVATION ? lks_tanh(h) : lks_relu(h), N_CLASSES, "fc2");
+    lks_node *hidden =
+        lks_scale(which == OTHER_ACTIVATION ? lks_tanh(h) : lks_relu(h), which == OTHER_ATTRIBUTE ? 0.25 : 0.5);
+    lks_node *logits = lks_linear(hidden, N_CLASSES, "fc2");
     return which == ONE_LAYER_MORE ? lks_linear(logits, N_CLASSES, "extra") : logits;
 }
 
