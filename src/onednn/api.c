@@ -1,5 +1,6 @@
 /* The C API of oneDNN 2.x and 3.x: engine, errors, version and sgemm. Primitives are created at compile time. Each run
  * sets their data pointers. */
+#include "base/isa.h"
 #include "base/signals.h"
 #include "onednn/api_internal.h"
 
@@ -32,8 +33,14 @@ const char *lksi_dnnl_version_text(void) {
 
 lks_status lksi_dnnl_gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+    dnnl_status_t status = dnnl_success;
+    int64_t most = lksi_isa_level() == 2 ? LKSI_CHAIN : k;
     lksi_signals_hold();
-    dnnl_status_t status = dnnl_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+    for (int64_t done = 0; done < k && status == dnnl_success; done += most) {
+        int64_t n_terms = k - done < most ? k - done : most;
+        status = dnnl_sgemm(trans_a, trans_b, m, n, n_terms, 1.0f, trans_a == 'N' ? a + done : a + done * lda, lda,
+                            trans_b == 'N' ? b + done * ldb : b + done, ldb, done == 0 ? beta : 1.0f, c, ldc);
+    }
     lksi_signals_release();
     return lksi_dnnl_check(status, "sgemm");
 }

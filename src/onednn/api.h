@@ -5,7 +5,10 @@
 
 #include "onednn/onednn.h"
 
-/* Row-major C (m,n) = op(A) (m,k) op(B) (k,n) + beta C. trans_* is 'N' or 'T'. ld* are row strides in elements. */
+/* Row-major C (m,n) = op(A) (m,k) op(B) (k,n) + beta C. trans_* is 'N' or 'T'. ld* are row strides in elements. With
+ * AVX-512, longer sums are computed LKSI_CHAIN terms at a time, because sgemm cuts them at places that depend on the
+ * shape (linear.c). */
+enum { LKSI_CHAIN = 384 };
 lks_status lksi_dnnl_gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 

@@ -1,7 +1,7 @@
 /* The three products of the linear layer, on plain row-major weights, by oneDNN's sgemm. With AVX2 oneDNN's other
  * primitives use the same code. With AVX-512, y with up to 64 rows is computed by the matmul primitive. From 500 rows
- * on sgemm is faster. The layout of the operands matters more. Measured with AVX2 (one core with a peak of 101 GFLOP/s;
- * AVX-512: docs/decisions/0002):
+ * on sgemm is faster by up to a tenth; sums of more than 384 terms stay with the primitive (alike.h). The layout of the operands matters more. Measured with AVX2 (one core with a
+ * peak of 101 GFLOP/s; AVX-512: docs/decisions/0002):
  *
  * - Rows whose distance is a multiple of 512 bytes share few sets of the L1 cache, and sgemm reads a column of rows
  *   at a time to pack them. dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
@@ -10,18 +10,11 @@
  *   75 and 89. Transposing y, with the bias in the same pass, costs 1 to 4 us. From about 100 rows on y^T is slower:
  *   2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73.
  * - Copying thousands of long rows at once goes through the last cache. dW of 4096 x 512 by 4096 x 128 ran at 63
- *   GFLOP/s without a copy, at 71 copied at once, at 83 copied in chunks of 256 rows, which stay in the second one.
- *
- * A row of y and of dx must have the same bits in a batch of any size. Otherwise later layers that compute small
- * differences could tell batches apart. With AVX-512 sgemm and the primitive add term after term, sgemm up to 384 in
- * one go. sgemm computes products with a vector differently, and products with fewer than 16 rows of its second
- * operand: of x, or for y^T of W. In these cases the primitive or the other form is used
- * (tests/onednn/test_rows_alike.c). oneDNN 3.12 multiplies a single row by a separate kernel, so the primitive gets it
- * twice. */
+ *   GFLOP/s without a copy, at 71 copied at once, at 83 copied in chunks of 256 rows, which stay in the second one. */
 #include "onednn/linear.h"
 
 #include "base/cache.h"
-#include "base/isa.h"
+#include "onednn/alike.h"
 #include "onednn/api.h"
 #include "onednn/kernels.h"
 #include "onednn/libm.h"
@@ -32,62 +25,55 @@
 #include <string.h>
 
 enum { VECTOR = 8, WIDE_VECTOR = 16, FEW_ROWS = 64, SMALL_PRODUCT = 16384, CHUNK_ROWS = 256 };
-enum { SMALL_CACHE_NBYTES = 32 << 10 };
+enum { TRANSPOSED_ROWS = 256, SMALL_CACHE_NBYTES = 32 << 10 };
 
 /* --- forward --- */
 
 typedef struct linear_state {
     lksi_dnnl_primitive *primitive; /* NULL: sgemm */
     bool is_transposed;             /* computes y^T */
-    bool is_doubled;                /* the primitive has two rows, both of which are the only row of x */
+    int64_t n, k, m;                /* y (n,m) = x (n,k) W (m,k)^T */
+    int64_t n_given;                /* rows of x; n - n_given rows of zeros are added */
+    bool has_bias;
 } linear_state;
 
-static lks_status product_transposed(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
+static lks_status product_transposed(const linear_state *s, const float *x, void *w, const float *bias, float *y,
                                      float *scratch) {
-    int64_t n = lksi_tensor_rows(&l->inputs[0]), k = lksi_tensor_columns(&l->inputs[0]), m = l->inputs[1].dims[0];
     float *yt = scratch;
-    if (state->primitive != NULL) {
-        LKS_TRY(lksi_dnnl_primitive_run(state->primitive, (void *[]){in[1], in[0], yt}, yt + n * m));
+    if (s->primitive != NULL) {
+        LKS_TRY(lksi_dnnl_primitive_run(s->primitive, (void *[]){w, (void *)(uintptr_t)x, yt}, yt + s->n * s->m));
     } else {
-        const float *x = lksi_pad_rows(in[0], n, k, &yt);
-        LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, lksi_padded_row(k), 0.0f, yt, n));
+        x = lksi_pad_rows(x, s->n, s->k, &yt);
+        LKS_TRY(lksi_dnnl_gemm('N', 'T', s->m, s->n, s->k, w, s->k, x, lksi_padded_row(s->k), 0.0f, yt, s->n));
     }
-    lksi_transpose(n, m, yt, n, l->n_inputs == 3 ? in[2] : NULL, y, m);
+    lksi_transpose(s->n, s->m, yt, s->n, bias, y, s->m);
     return LKS_OK;
 }
 
-static lks_status product_plain(const lksi_lowering *l, void *const *in, float *y) {
-    int64_t n = lksi_tensor_rows(&l->inputs[0]), k = lksi_tensor_columns(&l->inputs[0]), m = l->inputs[1].dims[0];
-    bool has_bias = l->n_inputs == 3;
-    for (int64_t i = 0; has_bias && i < n; i++) memcpy(y + i * m, in[2], (size_t)m * sizeof *y);
-    return lksi_dnnl_gemm('N', 'T', n, m, k, in[0], k, in[1], k, has_bias ? 1.0f : 0.0f, y, m);
+static lks_status product_plain(const linear_state *s, const float *x, const float *w, const float *bias, float *y) {
+    for (int64_t i = 0; bias != NULL && i < s->n; i++) memcpy(y + i * s->m, bias, (size_t)s->m * sizeof *y);
+    return lksi_dnnl_gemm('N', 'T', s->n, s->m, s->k, x, s->k, w, s->k, bias != NULL ? 1.0f : 0.0f, y, s->m);
 }
 
-static lks_status product_doubled(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
-                                  float *scratch) {
-    size_t m = (size_t)lksi_tensor_columns(&l->outputs[0]), k = (size_t)lksi_tensor_columns(&l->inputs[0]);
-    float *x = scratch, *both = x + 2 * k;
-    memcpy(x, in[0], k * sizeof *x);
-    memcpy(x + k, in[0], k * sizeof *x);
-    void *bias = l->n_inputs == 3 ? in[2] : NULL;
-    LKS_TRY(lksi_dnnl_primitive_run(state->primitive, (void *[]){x, in[1], both, bias}, both + 2 * m));
-    memcpy(y, both, m * sizeof *y);
+static lks_status multiply(const linear_state *s, const float *x, void *w, void *bias, float *y, float *scratch) {
+    if (s->is_transposed) return product_transposed(s, x, w, bias, y, scratch);
+    if (s->primitive == NULL) return product_plain(s, x, w, bias, y);
+    return lksi_dnnl_primitive_run(s->primitive, (void *[]){(void *)(uintptr_t)x, w, y, bias}, scratch);
+}
+
+static lks_status multiply_with_zeros(const linear_state *s, const float *x, void *w, void *bias, float *y,
+                                      float *scratch) {
+    float *rows = scratch, *all = lksi_add_zeros(x, s->n_given, s->k, s->n, rows);
+    LKS_TRY(multiply(s, rows, w, bias, all, all + s->n * s->m));
+    memcpy(y, all, (size_t)(s->n_given * s->m) * sizeof *y);
     return LKS_OK;
-}
-
-static lks_status multiply(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
-                           void *scratch) {
-    if (state->is_transposed) return product_transposed(state, l, in, y, scratch);
-    if (state->primitive == NULL) return product_plain(l, in, y);
-    if (state->is_doubled) return product_doubled(state, l, in, y, scratch);
-    void *bias = l->n_inputs == 3 ? in[2] : NULL;
-    return lksi_dnnl_primitive_run(state->primitive, (void *[]){in[0], in[1], y, bias}, scratch);
 }
 
 static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    const linear_state *state = kernel->state;
+    const linear_state *s = kernel->state;
     float *y = out[0];
-    LKS_TRY(multiply(state, &kernel->lowering, in, y, scratch));
+    void *bias = s->has_bias ? in[2] : NULL;
+    LKS_TRY((s->n > s->n_given ? multiply_with_zeros : multiply)(s, in[0], in[1], bias, y, scratch));
     size_t count = lksi_stored_count(kernel);
     for (int i = 0; i < kernel->n_epilogues; i++) /* while the result is still in the cache */
         if (kernel->epilogues[i] == LKSI_OP_RELU)
@@ -103,75 +89,72 @@ static void release_linear(lksi_kernel *kernel) {
     lksi_free(state);
 }
 
-/* Whether the primitive would be slow: 16 rows of x, and rows of W that are 4 KiB long. y^T is fastest then, but not
- * as a primitive, which reads 14 rows of W at a time, all from one set of the L1 cache. (It copies longer rows
- * first.) The same holds for 32 rows if that cache has 8 ways, that is at most 32 KiB. With 12 ways the primitive is
- * fast enough. */
-static bool collides(int64_t n, int64_t k) {
-    int64_t n_most = lksi_first_cache_nbytes() > SMALL_CACHE_NBYTES ? WIDE_VECTOR : 2 * WIDE_VECTOR;
-    return n % WIDE_VECTOR == 0 && n <= n_most && k == 1024;
-}
+/* Whether y^T would be slow: the primitive reads 14 rows of W at a time. If rows are 4 KiB long, all are in one set of
+ * the L1 cache, which has 8 ways if it has 32 KiB. (The primitive copies longer rows first.) */
+static bool collides(int64_t k) { return k == 1024 && lksi_first_cache_nbytes() <= SMALL_CACHE_NBYTES; }
 
 /* Whether y^T is faster. The primitive computes whole vectors of the result's columns, and copies the operand that has
  * them. */
 static bool is_better_transposed(int64_t n, int64_t m, int64_t k) {
     int64_t m_computed = (m + WIDE_VECTOR - 1) / WIDE_VECTOR * WIDE_VECTOR;
     bool wastes = 7 * m_computed > 8 * m;
-    return n % WIDE_VECTOR == 0 && k >= 256 && (wastes || n <= FEW_ROWS / 2 || k >= 1000);
+    if (n % WIDE_VECTOR != 0 || k < 256 || (n <= FEW_ROWS / 2 && collides(k))) return false;
+    return wastes || n <= FEW_ROWS / 2 || (k >= 1000 && n <= TRANSPOSED_ROWS);
 }
 
-static lks_status create_primitive(const lksi_lowering *l, linear_state *state) {
-    int64_t n = lksi_tensor_rows(&l->outputs[0]), m = lksi_tensor_columns(&l->outputs[0]);
-    state->is_doubled = !state->is_transposed && n == 1 && m > 1;
+static lks_status create_primitive(linear_state *s) {
     lksi_dnnl_product product = {.count = 1,
-                                 .m = state->is_transposed ? m
-                                      : state->is_doubled  ? 2
-                                                           : n,
-                                 .n = state->is_transposed ? n : m,
-                                 .k = lksi_tensor_columns(&l->inputs[0]),
+                                 .m = s->is_transposed ? s->m : s->n,
+                                 .n = s->is_transposed ? s->n : s->m,
+                                 .k = s->k,
                                  .transpose_b = true,
-                                 .has_bias = l->n_inputs == 3 && !state->is_transposed,
+                                 .has_bias = s->has_bias && !s->is_transposed,
                                  .what = "linear",
                                  .is_exact = true};
-    return lksi_dnnl_product_create(&state->primitive, &product);
+    return lksi_dnnl_product_create(&s->primitive, &product);
 }
 
-static size_t scratch_nbytes(const lksi_lowering *l, const linear_state *state) {
-    const lksi_tensor *x = &l->inputs[0], *y = &l->outputs[0];
-    size_t nbytes = state->is_transposed ? (size_t)lksi_tensor_count(y, 0) * sizeof(float) : 0;
-    if (state->is_doubled) nbytes = 2 * (size_t)(lksi_tensor_columns(x) + lksi_tensor_columns(y)) * sizeof(float);
-    if (state->primitive != NULL) return nbytes + lksi_dnnl_primitive_scratch_nbytes(state->primitive);
-    int64_t n_padding = lksi_padding_count(lksi_tensor_rows(x), lksi_tensor_columns(x));
-    return nbytes + (state->is_transposed ? (size_t)n_padding * sizeof(float) : 0);
+static size_t scratch_nbytes(const linear_state *s) {
+    int64_t n_zeros = s->n > s->n_given ? s->n * (s->k + s->m) : 0;
+    int64_t n_transposed = s->is_transposed ? s->n * s->m : 0;
+    size_t nbytes = (size_t)(n_zeros + n_transposed) * sizeof(float);
+    if (s->primitive != NULL) return nbytes + lksi_dnnl_primitive_scratch_nbytes(s->primitive);
+    return nbytes + (s->is_transposed ? (size_t)lksi_padding_count(s->n, s->k) * sizeof(float) : 0);
 }
 
-static lks_status choose_product(const lksi_lowering *l, linear_state *state, lksi_kernel *kernel) {
+static bool chooses_primitive(int64_t n, int64_t m, int64_t k) {
+    bool is_faster = k <= LKSI_CHAIN && n <= FEW_ROWS && n * m * k > SMALL_PRODUCT;
+    return lksi_needs_primitive(n, m, k) || (lksi_has_avx512() && is_faster);
+}
+
+static lks_status choose_product(linear_state *s, lksi_kernel *kernel) {
     static const char *const names[2][2] = {{"onednn:linear", "onednn:linear^T"},
                                             {"onednn:linear (matmul)", "onednn:linear^T (matmul)"}};
-    int64_t n = lksi_tensor_rows(&l->outputs[0]), m = lksi_tensor_columns(&l->outputs[0]);
-    int64_t k = lksi_tensor_columns(&l->inputs[0]);
-    bool has_avx512 = lksi_isa_level() == 2;
-    bool is_short = n < WIDE_VECTOR || (n <= FEW_ROWS && n * m * k > SMALL_PRODUCT);
-    bool is_primitive = has_avx512 && (m == 1 || is_short) && !collides(n, k);
+    bool is_primitive = chooses_primitive(s->n_given, s->m, s->k);
+    s->n = lksi_rows_alike(s->n_given, is_primitive ? LKSI_PRIMITIVE_ROWS : LKSI_GEMM_ROWS);
     if (is_primitive)
-        state->is_transposed = is_better_transposed(n, m, k);
-    else if (has_avx512 && m < WIDE_VECTOR)
-        state->is_transposed = false;
+        s->is_transposed = is_better_transposed(s->n, s->m, s->k);
+    else if (lksi_has_avx512() && s->m < WIDE_VECTOR)
+        s->is_transposed = false;
     else
-        state->is_transposed = (n % VECTOR == 0 && n <= FEW_ROWS) || m % VECTOR != 0;
-    if (is_primitive) LKS_TRY(create_primitive(l, state));
-    kernel->name = names[is_primitive][state->is_transposed];
-    kernel->scratch_nbytes = scratch_nbytes(l, state);
+        s->is_transposed = (s->n % VECTOR == 0 && s->n <= FEW_ROWS) || s->m % VECTOR != 0;
+    if (is_primitive) LKS_TRY(create_primitive(s));
+    kernel->name = names[is_primitive][s->is_transposed];
+    kernel->scratch_nbytes = scratch_nbytes(s);
     return LKS_OK;
 }
 
 lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *kernel) {
     linear_state *state = lksi_alloc(sizeof *state);
     if (state == NULL) return LKS_ERR_MEMORY;
+    *state = (linear_state){.n_given = lksi_tensor_rows(&lowering->outputs[0]),
+                            .m = lksi_tensor_columns(&lowering->outputs[0]),
+                            .k = lksi_tensor_columns(&lowering->inputs[0]),
+                            .has_bias = lowering->n_inputs == 3};
     *kernel = (lksi_kernel){.run = linear, .release = release_linear, .lowering = *lowering, .state = state};
     while (lksi_take_epilogue(lowering, LKSI_OP_RELU, kernel) || lksi_take_epilogue(lowering, LKSI_OP_TANH, kernel))
         continue;
-    lks_status status = choose_product(lowering, state, kernel);
+    lks_status status = choose_product(state, kernel);
     if (status != LKS_OK) release_linear(kernel);
     return status;
 }
@@ -179,15 +162,24 @@ lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *
 /* --- backward --- */
 
 static lks_status linear_grad_input(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const lksi_tensor *dy = &kernel->lowering.inputs[0];
-    int64_t n = lksi_tensor_rows(dy), m = lksi_tensor_columns(dy);
+    const lksi_tensor *rows = &kernel->lowering.inputs[0];
+    int64_t n = lksi_tensor_rows(rows), m = lksi_tensor_columns(rows), n_all = lksi_rows_alike(n, LKSI_GEMM_BACK_ROWS);
     int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[1]);
-    return lksi_dnnl_gemm('N', 'N', n, k, m, in[0], m, in[1], k, 0.0f, out[0], k);
+    const float *dy = in[0];
+    float *dx = out[0];
+    if (n_all > n) dy = scratch, dx = lksi_add_zeros(in[0], n, m, n_all, scratch);
+    LKS_TRY(lksi_dnnl_gemm('N', 'N', n_all, k, m, dy, m, in[1], k, 0.0f, dx, k));
+    if (n_all > n) memcpy(out[0], dx, (size_t)(n * k) * sizeof *dx);
+    return LKS_OK;
 }
 
 lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){.name = "onednn:linear_grad_input", .run = linear_grad_input, .lowering = *lowering};
+    int64_t n = lksi_tensor_rows(&lowering->inputs[0]), n_all = lksi_rows_alike(n, LKSI_GEMM_BACK_ROWS);
+    int64_t row = lksi_tensor_columns(&lowering->inputs[0]) + lksi_tensor_columns(&lowering->inputs[1]);
+    *kernel = (lksi_kernel){.name = "onednn:linear_grad_input",
+                            .run = linear_grad_input,
+                            .lowering = *lowering,
+                            .scratch_nbytes = n_all > n ? (size_t)(n_all * row) * sizeof(float) : 0};
     return LKS_OK;
 }
 

@@ -4,6 +4,7 @@
  * (batch first). The row strides of the products account for that. */
 #include "onednn/recurrent.h"
 
+#include "onednn/alike.h"
 #include "onednn/api.h"
 #include "onednn/cell.h"
 #include "onednn/loops.h"
@@ -40,15 +41,28 @@ static void copy_last(const float *all, const sizes *s, float *last) {
 /* --- products --- */
 
 enum { GATES, DX, DW_HH, DW_IH, N_WHOLE }; /* the products over all steps */
-enum { FEW_ROWS = 16 }; /* with fewer rows sgemm would give a row of the gates other bits (linear.c) */
 
 typedef struct recurrent_state {
     lksi_step_product step;
     lksi_dnnl_primitive *whole[N_WHOLE]; /* NULL: sgemm, or not used in this pass */
 } recurrent_state;
 
-static lksi_dnnl_product whole_product(int which, const sizes *s, bool is_rounded) {
+static bool needs_primitive(const recurrent_state *state, int which, const sizes *s) {
+    return state->step.is_rounded || (which == GATES && lksi_needs_primitive(s->n * s->t, s->gm, s->k));
+}
+
+/* The number of rows that are multiplied (alike.h). */
+static int64_t rows_of(const recurrent_state *state, int which, const sizes *s) {
     int64_t rows = s->n * s->t;
+    if (state->step.is_rounded || (which != GATES && which != DX)) return rows;
+    return lksi_rows_alike(rows, which == DX                        ? LKSI_GEMM_BACK_ROWS
+                                 : needs_primitive(state, which, s) ? LKSI_PRIMITIVE_ROWS
+                                                                    : LKSI_GEMM_ROWS);
+}
+
+static lksi_dnnl_product whole_product(const recurrent_state *state, int which, const sizes *s) {
+    int64_t rows = rows_of(state, which, s);
+    bool is_rounded = state->step.is_rounded;
     switch (which) {
     case GATES:
         return (lksi_dnnl_product){1, rows, s->gm, s->k, false, true, false, "recurrent gates", !is_rounded};
@@ -68,12 +82,23 @@ static int64_t row_length(const recurrent_state *state, int64_t count) {
 /* lda and ldb are the row strides of `a` and `b`. `c` has no gaps. */
 static lks_status multiply(const recurrent_state *state, int which, const sizes *s, const float *a, int64_t lda,
                            const float *b, int64_t ldb, float *c, void *scratch) {
-    lksi_dnnl_product p = whole_product(which, s, state->step.is_rounded);
+    lksi_dnnl_product p = whole_product(state, which, s);
     if (state->whole[which] == NULL)
         return lksi_dnnl_gemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, a, lda, b, ldb, 0.0f,
                               c, p.n);
     void *data[] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c}; /* oneDNN has no const handles */
     return lksi_dnnl_primitive_run(state->whole[which], data, scratch);
+}
+
+/* The same with rows of zeros below those of `a`, where these are few. */
+static lks_status multiply_rows(const recurrent_state *state, int which, const sizes *s, const float *a, int64_t lda,
+                                const float *b, int64_t ldb, float *c, void *scratch) {
+    int64_t rows = s->n * s->t, all = rows_of(state, which, s), columns = which == DX ? s->k : s->gm;
+    if (all == rows) return multiply(state, which, s, a, lda, b, ldb, c, scratch);
+    float *c_all = lksi_add_zeros(a, rows, lda, all, scratch);
+    LKS_TRY(multiply(state, which, s, scratch, lda, b, ldb, c_all, c_all + all * columns));
+    memcpy(c, c_all, (size_t)(rows * columns) * sizeof *c);
+    return LKS_OK;
 }
 
 static void release(lksi_kernel *kernel) {
@@ -86,8 +111,8 @@ static void release(lksi_kernel *kernel) {
 static lks_status prepare(recurrent_state *state, const sizes *s, int first, int last) {
     LKS_TRY(lksi_step_product_prepare(&state->step));
     for (int i = first; i <= last; i++) {
-        lksi_dnnl_product product = whole_product(i, s, state->step.is_rounded);
-        if (!state->step.is_rounded && !(i == GATES && lksi_isa_level() == 2 && s->n * s->t < FEW_ROWS)) continue;
+        if (!needs_primitive(state, i, s)) continue;
+        lksi_dnnl_product product = whole_product(state, i, s);
         LKS_TRY(lksi_dnnl_product_create(&state->whole[i], &product));
     }
     return LKS_OK;
@@ -99,10 +124,12 @@ static int64_t step_scratch(const recurrent_state *state) {
     return floats_of(lksi_step_product_scratch_nbytes(&state->step));
 }
 
-static int64_t whole_scratch(const recurrent_state *state) {
+static int64_t whole_scratch(const recurrent_state *state, const sizes *s) {
     size_t most = 0;
     for (int i = 0; i < N_WHOLE; i++) {
-        size_t nbytes = state->whole[i] != NULL ? lksi_dnnl_primitive_scratch_nbytes(state->whole[i]) : 0;
+        int64_t rows = rows_of(state, i, s);
+        size_t nbytes = rows > s->n * s->t ? (size_t)(rows * (s->k + row_length(state, s->gm))) * sizeof(float) : 0;
+        if (state->whole[i] != NULL) nbytes += lksi_dnnl_primitive_scratch_nbytes(state->whole[i]);
         most = nbytes > most ? nbytes : most;
     }
     return floats_of(most);
@@ -154,7 +181,7 @@ static lks_status forward(const lksi_kernel *kernel, void *const *in, void *cons
     sizes s = sizes_of(l, 0);
     bool has_cells = is_lstm(l->op);
     void *const *weights = in + (has_cells ? 3 : 2);
-    float *whole = (float *)scratch + step_scratch(state), *bias = whole + whole_scratch(state);
+    float *whole = (float *)scratch + step_scratch(state), *bias = whole + whole_scratch(state, &s);
     forward_state f = {.h0 = in[1],
                        .c0 = has_cells ? in[2] : NULL,
                        .bias = bias,
@@ -162,7 +189,7 @@ static lks_status forward(const lksi_kernel *kernel, void *const *in, void *cons
                        .gates = has_cells ? out[3] : out[0],
                        .cells = has_cells ? out[4] : NULL,
                        .is_relu = l->attributes.is_relu != 0};
-    LKS_TRY(multiply(state, GATES, &s, in[0], s.k, weights[0], s.k, f.gates, whole));
+    LKS_TRY(multiply_rows(state, GATES, &s, in[0], s.k, weights[0], s.k, f.gates, whole));
     memcpy(bias, weights[2], (size_t)s.gm * sizeof *bias);
     LKSI_ISA_PICK(lksi_row_loops)->accumulate((size_t)s.gm, weights[3], bias);
     f.steps = lksi_steps_begin(&state->step, weights[1], scratch);
@@ -180,7 +207,7 @@ lks_status lksi_onednn_lower_recurrent(const lks_device *device, const lksi_lowe
         .n = s.n, .m = s.gm, .k = s.m, .is_transposed = true, .is_rounded = device->product_type == LKS_BF16};
     LKS_TRY(make(&filled, &step, &s, GATES, GATES, kernel));
     const recurrent_state *state = kernel->state;
-    kernel->scratch_nbytes = (size_t)(step_scratch(state) + whole_scratch(state) + s.gm) * sizeof(float);
+    kernel->scratch_nbytes = (size_t)(step_scratch(state) + whole_scratch(state, &s) + s.gm) * sizeof(float);
     return LKS_OK;
 }
 
@@ -245,7 +272,7 @@ static lks_status backward(const lksi_kernel *kernel, void *const *in, void *con
     sizes s = sizes_of(l, 1);
     bool has_cells = is_lstm(l->op);
     void *const *weights = in + (has_cells ? 4 : 3), *const *kept = weights + 2; /* y, gates, cells */
-    float *whole = (float *)scratch + step_scratch(state), *tanh_c = whole + whole_scratch(state);
+    float *whole = (float *)scratch + step_scratch(state), *tanh_c = whole + whole_scratch(state, &s);
     float *dgates = tanh_c + s.m;
     backward_state b = {.state = state,
                         .dy = in[0],
@@ -264,7 +291,7 @@ static lks_status backward(const lksi_kernel *kernel, void *const *in, void *con
     memset(b.dh, 0, (size_t)(s.n * s.m) * sizeof *b.dh);
     if (has_cells) memset(b.dc, 0, (size_t)(s.n * s.m) * sizeof *b.dc);
     for (int64_t t = s.t; t-- > 0;) LKS_TRY(backward_step(&b, &s, t));
-    LKS_TRY(multiply(state, DX, &s, dgates, b.dgates_row, weights[0], s.k, out[0], whole));
+    LKS_TRY(multiply_rows(state, DX, &s, dgates, b.dgates_row, weights[0], s.k, out[0], whole));
     return weight_gradients(&b, &s, in[1], out + (has_cells ? 3 : 2), whole, dgates + s.n * s.t * b.dgates_row);
 }
 
@@ -277,7 +304,7 @@ lks_status lksi_onednn_lower_recurrent_grad(const lks_device *device, const lksi
     lksi_step_product step = {.n = s.n, .m = s.m, .k = s.gm, .is_rounded = device->product_type == LKS_BF16};
     LKS_TRY(make(&filled, &step, &s, DX, DW_IH, kernel));
     const recurrent_state *state = kernel->state;
-    int64_t n_scratch = step_scratch(state) + whole_scratch(state) + s.m + rows * row_length(state, s.gm) +
+    int64_t n_scratch = step_scratch(state) + whole_scratch(state, &s) + s.m + rows * row_length(state, s.gm) +
                         rows * row_length(state, s.m);
     if (!state->step.is_rounded) n_scratch += lksi_padding_count(rows, s.k);
     kernel->scratch_nbytes = (size_t)n_scratch * sizeof(float);
