@@ -43,8 +43,9 @@ struct lksi_worker {
     atomic_int n_under_way;
 };
 
-/* Read in every call. With the initial-exec model the access needs no function call. */
-static _Thread_local bool is_worker __attribute__((tls_model("initial-exec"))), is_patient_worker;
+/* Read in every call. The initial-exec model would save a function call there, but dlopen would then refuse the shared
+ * library: all its thread-local variables would have to fit into the little room that glibc keeps for that. */
+static _Thread_local bool is_worker, is_patient_worker;
 
 bool lksi_work_is_worker(void) { return is_worker; }
 bool lksi_work_is_patient(void) { return is_patient_worker; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Programs outside of this tree can use the installed library: through pkg-config and find_package, shared and static,
-# from C and from C++. Argument: the build directory.
+# from C and from C++, and through dlopen. Argument: the build directory.
 set -eu
 build=$1
 if ! grep -q '^LOCKSTEP_SANITIZE:[A-Z]*=$' "$build/CMakeCache.txt"; then
@@ -57,6 +57,37 @@ if ldd "$work/c_static" | grep -q liblockstep; then
   echo "the static link took the shared library"
   exit 1
 fi
+
+# A program that was not linked to the library opens it. It stays loaded: its text is read after dlclose.
+cat >"$work/opens.c" <<'END'
+#include <dlfcn.h>
+#include <lockstep/lockstep.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv) {
+    void *library = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (library == NULL) return fprintf(stderr, "%s\n", dlerror()), 1;
+    __typeof__(lks_version) *version = dlsym(library, "lks_version");
+    __typeof__(lks_error_text) *error_text = dlsym(library, "lks_error_text");
+    __typeof__(lks_init) *init = dlsym(library, "lks_init");
+    __typeof__(lks_all_reduce) *all_reduce = dlsym(library, "lks_all_reduce");
+    __typeof__(lks_group_destroy) *group_destroy = dlsym(library, "lks_group_destroy");
+    lks_group *group;
+    float in = 3, sum = 0;
+    if (all_reduce(NULL, &in, &sum, 1, LKS_F32, LKS_SUM, NULL) != LKS_ERR_ARGUMENT) return 2;
+    if (strstr(error_text(), "all_reduce") == NULL) return 3;
+    if (init(&group, NULL) != LKS_OK) return 4;
+    if (all_reduce(group, &in, &sum, 1, LKS_F32, LKS_SUM, NULL) != LKS_OK || sum != in) return 5;
+    group_destroy(group);
+    const char *text = version();
+    if (dlclose(library) != 0 || dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD) == NULL) return 6;
+    puts(text);
+    return 0;
+}
+END
+cc -std=gnu11 -Wall -Wextra -Werror "${cflags[@]}" "$work/opens.c" -o "$work/opens" -ldl
+got=$(env -u GLIBC_TUNABLES "$work/opens" "$libdir/liblockstep.so") || { echo "opens: exit status $?"; exit 1; }
+[ "$got" = "${expected% *}" ] || { echo "opens: expected '${expected% *}', got '$got'"; exit 1; }
 
 mkdir "$work/project"
 cat >"$work/project/CMakeLists.txt" <<'END'

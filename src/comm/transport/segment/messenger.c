@@ -14,7 +14,7 @@
 enum { MOMENT_NS = 10 * 1000 };
 
 static const void *this_thread(void) {
-    static _Thread_local char mark __attribute__((tls_model("initial-exec")));
+    static _Thread_local char mark;
     return &mark;
 }
 
