@@ -224,15 +224,16 @@ static const disagreement disagreements[] = {
      NULL},
 };
 
-/* No rank need notice it in the call, but every rank gets it from the barrier at the latest. */
+/* No rank need notice it in the call, but every rank gets it from the barrier at the latest. A slow rank gets it while
+ * it is still in the barrier before. */
 static int disagree(int rank, int size, void *argument) {
     (void)size;
     const disagreement *d = argument;
     lks_group *world;
     MUST_OK(join(d->on, rank, &world));
-    MUST_OK(lks_barrier(world, NULL));
     int64_t began_ns = lksi_now_ns();
-    lks_status status = d->call(world, rank);
+    lks_status status = lks_barrier(world, NULL);
+    if (status == LKS_OK) status = d->call(world, rank);
     if (status == LKS_OK) status = lks_barrier(world, NULL);
     MUST(status == LKS_ERR_MISMATCH);
     MUST_SAY("ranks disagree at call 2"); /* what comes next: the number of the other rank's call, if it has run on */
@@ -251,6 +252,39 @@ static void a_barrier_tells_all_ranks_of_calls_that_differed(void **state) {
             d.on = &layouts[k];
             run_processes(N_RANKS, disagree, &d);
         }
+}
+
+static int root; /* of the next three calls; set before the ranks start */
+
+static lks_status a_rank_gathers(lks_group *world, int rank) {
+    static float in[100], out[N_RANKS * 100];
+    return rank == 1 ? lks_gather(world, in, out, 100, LKS_F32, root, NULL) : lks_barrier(world, NULL);
+}
+static lks_status a_rank_broadcasts(lks_group *world, int rank) {
+    static char in[N_RANKS * 5000], out[5000];
+    return rank == 1 ? lks_broadcast(world, out, sizeof out, LKS_I8, 3, NULL)
+                     : lks_scatter(world, in, out, sizeof out, LKS_I8, root, NULL);
+}
+static lks_status a_host_scatters(lks_group *world, int rank) {
+    float in[N_RANKS] = {1}, out;
+    return rank / 2 == root / 2 ? lks_scatter(world, in, &out, 1, LKS_F32, root, NULL) : lks_barrier(world, NULL);
+}
+
+/* Who only sends runs ahead, into the barrier of `disagree`. There it meets ranks that are in the call before. */
+static void who_runs_ahead_is_told_of_the_call_that_differed(void **state) {
+    (void)state;
+    static const disagreement cases[] = {
+        {a_rank_gathers, "rank 1 called gather(count 100, f32, root ", "called barrier(", NULL},
+        {a_rank_broadcasts, "rank 1 called broadcast(count 5000, i8, root 3", "called scatter(count 5000, i8, ", NULL},
+        {a_host_scatters, "called scatter(count 1, f32, root ", "called barrier(", NULL},
+    };
+    for (root = 0; root < N_RANKS; root++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+            for (size_t k = 0; k < sizeof layouts / sizeof layouts[0]; k++) {
+                disagreement d = cases[i];
+                d.on = &layouts[k];
+                run_processes(N_RANKS, disagree, &d);
+            }
 }
 
 /* Within a host, ranks run ahead in a row of broadcasts. */
@@ -443,6 +477,7 @@ int main(void) {
         cmocka_unit_test(who_ends_because_of_a_lost_rank_is_not_named_in_its_place),
         cmocka_unit_test(all_levels_together_have_the_deadline),
         cmocka_unit_test(a_barrier_tells_all_ranks_of_calls_that_differed),
+        cmocka_unit_test(who_runs_ahead_is_told_of_the_call_that_differed),
         cmocka_unit_test(ranks_that_run_ahead_show_the_users_call),
         cmocka_unit_test(calls_that_nothing_is_left_of_are_said_to_come_before),
         cmocka_unit_test(what_fails_in_a_new_group_is_its_own),

@@ -105,7 +105,8 @@ typedef struct lksi_seat {
     _Alignas(LKSI_LINE_NBYTES) lksi_ahead aheads[LKSI_N_POSTS];
     lksi_counter meets; /* barriers inside a call */
     lksi_counter presence;
-    lksi_counter explained; /* the exchange whose call `call_text` describes, written only after a mismatch */
+    lksi_counter explained; /* the exchange whose call the next two describe, written only after a mismatch */
+    uint64_t call_number;   /* of the user's call */
     char call_text[LKSI_CALL_TEXT_NBYTES];
     lksi_reason farewell; /* why the rank has left, for ranks that wait for it; status LKS_OK: without an error */
     uint64_t affinity[LKSI_AFFINITY_WORDS];

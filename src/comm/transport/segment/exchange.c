@@ -75,9 +75,9 @@ static uint64_t shown_fingerprint(const lks_group *group, int rank, uint64_t exc
 
 /* Describes the call of a rank that ran ahead. The two ranks agreed up to the exchange before, so the fingerprint of
  * the call is the difference. */
-static void describe_ahead(lks_group *group, int rank, uint64_t exchange, char *text) {
-    const lksi_post *post = post_of_exchange(group, rank, exchange);
-    const lksi_ahead *ahead = ahead_of_exchange(group, rank, exchange);
+static void describe_ahead(lks_group *group, uint64_t exchange, lksi_called *called) {
+    const lksi_post *post = post_of_exchange(group, called->rank, exchange);
+    const lksi_ahead *ahead = ahead_of_exchange(group, called->rank, exchange);
     const lksi_operation *operation = lksi_operation_at(ahead->operation);
     lksi_call call = {.operation = operation,
                       .algorithm = &operation->algorithms[ahead->algorithm],
@@ -86,7 +86,8 @@ static void describe_ahead(lks_group *group, int rank, uint64_t exchange, char *
                       .op = (lks_operator)ahead->op,
                       .root = ahead->root,
                       .fingerprint = post->fingerprint - fingerprint_base * *own_fingerprint(group, exchange - 1)};
-    lksi_call_describe(&call, text, LKSI_CALL_TEXT_NBYTES);
+    called->number = ahead->sequence;
+    lksi_call_describe(&call, called->text, sizeof called->text);
 }
 
 static bool has_shown(const lks_group *group, int rank, uint64_t exchange) {
@@ -116,15 +117,16 @@ lks_status lksi_posts_compare(lks_group *group) {
                       lksi_world_rank(group, first));
 }
 
-static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, char *text) {
-    lksi_seat *seat = &group->control->seats[rank];
-    const lksi_post *post = post_of_exchange(group, rank, exchange);
+static lks_status describe_rank(lks_group *group, uint64_t exchange, lksi_called *called) {
+    lksi_seat *seat = &group->control->seats[called->rank];
+    const lksi_post *post = post_of_exchange(group, called->rank, exchange);
     if (post->place == LKSI_PLACE_AHEAD) {
-        describe_ahead(group, rank, exchange, text);
+        describe_ahead(group, exchange, called);
         return LKS_OK;
     }
-    LKS_TRY(lksi_wait(group, &seat->explained.value, exchange, rank));
-    memcpy(text, seat->call_text, LKSI_CALL_TEXT_NBYTES);
+    LKS_TRY(lksi_wait(group, &seat->explained.value, exchange, called->rank));
+    called->number = seat->call_number;
+    memcpy(called->text, seat->call_text, sizeof called->text);
     return LKS_OK;
 }
 
@@ -133,21 +135,16 @@ static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, c
 static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint64_t exchange, int one, int other) {
     lksi_seat *mine = group->own_seat;
     const lksi_post *post = post_of_exchange(group, group->rank, exchange);
-    bool has_run_ahead = post->place == LKSI_PLACE_AHEAD;
+    lksi_called first = {.rank = one}, second = {.rank = other};
     group->is_explaining = true;
-    uint64_t sequence =
-        has_run_ahead ? ahead_of_exchange(group, group->rank, exchange)->sequence : group->progress.sequence;
-    char first[LKSI_CALL_TEXT_NBYTES], second[LKSI_CALL_TEXT_NBYTES];
-    if (!has_run_ahead) {
+    if (post->place != LKSI_PLACE_AHEAD) {
+        mine->call_number = group->progress.sequence;
         lksi_call_describe(lksi_users_call(group, call), mine->call_text, sizeof mine->call_text);
         lksi_publish(group->control, &mine->explained.value, exchange, group->seat);
     }
-    LKS_TRY(describe_rank(group, one, exchange, first));
-    LKS_TRY(describe_rank(group, other, exchange, second));
-    if (strcmp(first, second) == 0) return lksi_step_find_earlier(group, call, one, other, first);
-    return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu: rank %d called %s, rank %d called %s",
-                      (unsigned long long)sequence, lksi_world_rank(group, one), first, lksi_world_rank(group, other),
-                      second);
+    LKS_TRY(describe_rank(group, exchange, &first));
+    LKS_TRY(describe_rank(group, exchange, &second));
+    return lksi_step_disagree(group, call, &first, &second);
 }
 
 /* Reads the lines of all ranks in one exchange. `n_in_vain`: as for lksi_wait_counting. */

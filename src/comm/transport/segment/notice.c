@@ -12,6 +12,13 @@
  * The message of an earlier call is never stale: a rank receives all messages of a call before the next one. So the
  * ranks disagreed in that call.
  *
+ * A rank that only sends does not wait for the others. In a group that spans hosts it may reach its next call, and meet
+ * ranks of the call before in a part of the group. Its message lies unread in the streams of the whole group, which are
+ * searched then (lksi_step_disagree):
+ *
+ *     rank 1: gather to 0 ── message: "I am in gather" ──> rank 0, in barrier     whole group
+ *     rank 1: barrier     <──────── not the same call ───> rank 0, in barrier     their host
+ *
  * Only notices carry the words that explain a fingerprint. So a rank that detects another call by the header of a
  * message sends its own words to all ranks, and waits for the notice of the other rank. That notice comes at once, or
  * when the other rank has waited long:
@@ -95,29 +102,30 @@ static void describe_header(const lksi_step_pair *pair, const lksi_step_header *
     lksi_call_describe(&call, text, text_nbytes);
 }
 
-/* Both ranks name the lower rank first, so that their texts are the same. */
-lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
-    char mine[LKSI_CALL_TEXT_NBYTES], theirs[LKSI_CALL_TEXT_NBYTES], when[48] = "";
-    group->steps->is_other = true, group->steps->other = other, group->steps->theirs = *head;
+/* This rank's call to compare with `head`: the one before if `head` is of that one. This rank has completed its part of
+ * it already. */
+static void describe_own(lks_group *group, const lksi_call *call, const lksi_step_header *head, lksi_called *mine) {
     const lksi_step_header *own = lksi_step_own(group, call), *before = &group->steps->before;
-    /* This rank has completed its part of that call already. */
     bool is_before = head->sequence == before->sequence && head->fingerprint != before->fingerprint;
-    uint64_t number = is_before ? before->number : own->number;
+    mine->rank = group->rank;
+    mine->number = is_before ? before->number : own->number;
     if (is_before)
-        describe_header(&group->steps->pairs[other], before, mine, sizeof mine);
+        describe_header(&group->steps->pairs[group->rank], before, mine->text, sizeof mine->text);
     else
-        lksi_call_describe(lksi_users_call(group, call), mine, sizeof mine);
-    describe_header(&group->steps->pairs[other], head, theirs, sizeof theirs);
-    bool is_first = group->rank < other;
-    int first = is_first ? group->rank : other, second = is_first ? other : group->rank;
-    if (head->sequence == call->sequence && head->number == number && strcmp(mine, theirs) == 0)
-        return lksi_step_find_earlier(group, call, first, second, mine);
-    if (head->number != number)
-        snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, other),
-                 (unsigned long long)head->number);
-    return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu%s: rank %d called %s, rank %d called %s",
-                      (unsigned long long)number, when, lksi_world_rank(group, first), is_first ? mine : theirs,
-                      lksi_world_rank(group, second), is_first ? theirs : mine);
+        lksi_call_describe(lksi_users_call(group, call), mine->text, sizeof mine->text);
+}
+
+static bool are_alike(const lksi_called *one, const lksi_called *other) {
+    return one->number == other->number && strcmp(one->text, other->text) == 0;
+}
+
+lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
+    lksi_called mine, theirs = {.rank = other, .number = head->number};
+    describe_own(group, call, head, &mine);
+    describe_header(&group->steps->pairs[other], head, theirs.text, sizeof theirs.text);
+    if (group->steps->is_searching && are_alike(&mine, &theirs)) return LKS_OK;
+    group->steps->is_other = true, group->steps->other = other, group->steps->theirs = *head;
+    return lksi_step_disagree(group, call, &mine, &theirs);
 }
 
 static lks_status judge(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
@@ -230,31 +238,47 @@ lks_status lksi_step_look_aside(lks_group *group, const lksi_call *call, int fro
 
 /* --- a call before this one that differed --- */
 
-static lks_status find_left_over(lks_group *group, const lksi_call *call) {
-    LKS_TRY(lksi_steps_open(group));
-    for (int rank = 0; rank < group->size; rank++) {
-        lksi_step_pair *pair = &group->steps->pairs[rank];
-        if (rank == group->rank || pair->has_ended) continue;
-        pair->has_ended = hear(group, rank) != LKS_OK;
-        if (lksi_step_has_header(pair) && is_left_over(call, &pair->in.head))
-            return lksi_step_mismatch(group, call, rank, &pair->in.head);
+static lks_status search(lks_group *group, const lksi_call *call) {
+    enum { PATIENCE_MS = 500 }; /* the rank that finds the message may look for it only after a long wait */
+    for (int i = 0; i < PATIENCE_MS; i++) {
+        LKS_TRY(lksi_step_listen_to_all(group, call));
+        LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+        lksi_sleep_ns(1000000);
     }
     return LKS_OK;
 }
 
-lks_status lksi_step_find_earlier(lks_group *group, const lksi_call *call, int one, int other, const char *text) {
-    enum { PATIENCE_MS = 500 }; /* the rank that finds the message may look for it only after a long wait */
+/* The call that differed did not compare the two ranks. A message of it that its receiver does not expect lies unread,
+ * here or on a rank that aborts when it finds it. LKS_OK: none was found. */
+static lks_status find_earlier(lks_group *group, const lksi_call *call) {
     const lksi_call *users = lksi_users_call(group, call);
-    for (int i = 0; i < PATIENCE_MS; i++) {
-        LKS_TRY(find_left_over(users != call ? group->parent : group, users));
-        LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
-        lksi_sleep_ns(1000000);
-    }
-    return lksi_error(LKS_ERR_MISMATCH,
-                      "ranks disagree before call %llu: rank %d and rank %d both called %s, but their calls before it "
-                      "differ",
-                      (unsigned long long)lksi_call_number(group, users), lksi_world_rank(group, one),
-                      lksi_world_rank(group, other), text);
+    lks_group *whole = users != call ? group->parent : group;
+    LKS_TRY(lksi_steps_open(whole));
+    whole->steps->is_searching = true;
+    lks_status status = search(whole, users);
+    whole->steps->is_searching = false;
+    return status;
+}
+
+/* All ranks name the lower rank and the lower number first, so that their texts are the same. */
+lks_status lksi_step_disagree(lks_group *group, const lksi_call *call, const lksi_called *one,
+                              const lksi_called *other) {
+    const lksi_called *first = one->rank < other->rank ? one : other, *second = first == one ? other : one;
+    const lksi_called *early = one->number < other->number ? one : other, *late = early == one ? other : one;
+    int first_rank = lksi_world_rank(group, first->rank), second_rank = lksi_world_rank(group, second->rank);
+    char when[48] = "";
+    bool is_part = lksi_users_call(group, call) != call;
+    if (are_alike(one, other) || (is_part && early->number != late->number)) LKS_TRY(find_earlier(group, call));
+    if (are_alike(one, other))
+        return lksi_error(LKS_ERR_MISMATCH,
+                          "ranks disagree before call %llu: rank %d and rank %d both called %s, but their calls before "
+                          "it differ",
+                          (unsigned long long)first->number, first_rank, second_rank, first->text);
+    if (early->number != late->number)
+        snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, late->rank),
+                 (unsigned long long)late->number);
+    return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu%s: rank %d called %s, rank %d called %s",
+                      (unsigned long long)early->number, when, first_rank, first->text, second_rank, second->text);
 }
 
 /* --- words that a header lacks --- */

@@ -32,6 +32,13 @@ typedef struct lksi_step_pair {
     bool has_ended; /* the stream; matters only to ranks that wait for it */
 } lksi_step_pair;
 
+/* What a rank called, for texts. */
+typedef struct lksi_called {
+    int rank;
+    uint64_t number; /* of the user's call */
+    char text[LKSI_CALL_TEXT_NBYTES];
+} lksi_called;
+
 struct lksi_step_state {
     lksi_step_header own;    /* of the present call */
     lksi_step_header before; /* of the one before */
@@ -39,6 +46,7 @@ struct lksi_step_state {
     bool is_other;           /* a rank in another call was detected */
     int other;               /* that rank */
     lksi_step_header theirs; /* and its call */
+    bool is_searching;       /* for a call before that differed */
 };
 
 /* Called when `from` has run on or has left, which explains little. Looks for a rank other than `from` whose data shows
@@ -62,12 +70,13 @@ lks_status lksi_step_overhear(lks_group *group);
 lks_status lksi_steps_open(lks_group *group);
 /* Writes the rest of a notice. *is_through: nothing is left. */
 lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through);
-/* Makes the error that shows this rank's call and the call of `other`, which `head` describes. */
+/* Makes the error that shows this rank's call and the call of `other`, which `head` describes. LKS_OK: in a search, if
+ * the calls look alike. */
 lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head);
-/* For two ranks that disagree although their calls look alike (`text`): the call that differed is an earlier one, which
- * did not compare the two. A message of that call that its receiver does not expect lies unread, here or on a rank that
- * aborts when it finds it. Returns the error that shows that call, or else one that says that it came before. */
-lks_status lksi_step_find_earlier(lks_group *group, const lksi_call *call, int one, int other, const char *text);
+/* Makes the error that shows the calls of two ranks. If they look alike, or belong to different calls of the users on
+ * the whole group, an earlier call differed: it is searched for first, in the messages of that group. */
+lks_status lksi_step_disagree(lks_group *group, const lksi_call *call, const lksi_called *one,
+                              const lksi_called *other);
 /* After an LKS_ERR_MISMATCH: gets the words that the error lacks from the other rank, if it has any, and sends this
  * rank's words to all ranks except `busy` (-1: none), to which a message is half sent. Returns the completed error. */
 lks_status lksi_step_explain(lks_group *group, const lksi_call *call, int busy);
