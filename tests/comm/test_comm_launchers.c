@@ -44,10 +44,14 @@ static void set_only(const char *assignments) {
 /* As Slurm 22.05 sets them with `srun -N 3 -n 7` on n[1-3], in the last task of n2. */
 #define SLURM_TASK                                                                                                     \
     "SLURM_JOB_ID=12 SLURM_STEP_ID=3 SLURM_PROCID=5 SLURM_NTASKS=7 SLURM_STEP_NUM_TASKS=7 SLURM_LOCALID=2 "            \
-    "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=3(x2),1 SLURM_STEP_NODELIST=n[1-3] SLURMD_NODENAME=n2 "
+    "SLURM_GTIDS=3,4,5 SLURM_STEP_NODELIST=n[1-3] SLURMD_NODENAME=n2 "
 #define ON_ONE_NODE                                                                                                    \
     "SLURM_JOB_ID=12 SLURM_STEP_ID=3 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 "            \
-    "SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=n3 "
+    "SLURM_GTIDS=0,1 SLURM_STEP_NODELIST=n3 SLURMD_NODENAME=n3 "
+/* `srun -w n2 -n 2 P : -w n1 -n 1 P`, the second task of n2. */
+#define HETEROGENEOUS                                                                                                  \
+    "SLURM_JOB_ID=12 SLURM_STEP_ID=3 SLURM_PROCID=1 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3 SLURM_LOCALID=1 "            \
+    "SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=1,2 SLURM_GTIDS=0,1 SLURM_STEP_NODELIST=n[1-2] SLURMD_NODENAME=n2 "
 #define SCRIPT                                                                                                         \
     "SLURM_JOB_ID=12 SLURM_PROCID=0 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=3(x2),1 "
 #define MASTER "MASTER_ADDR=10.0.0.1 MASTER_PORT=1234 "
@@ -87,6 +91,7 @@ static void ranks_are_who_their_launcher_says(void **state) {
         {SLURM_TASK, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 20000 + 12 * 101 + 3},
         {SLURM_TASK MASTER, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "10.0.0.1", 1234},
         {SLURM_TASK "MASTER_PORT=77", LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 77},
+        {HETEROGENEOUS MASTER, LKSI_LAUNCHER_SLURM, 1, 3, 1, 2, "10.0.0.1", 1234},
         {ON_ONE_NODE, LKSI_LAUNCHER_SLURM, 1, 2, 1, 2, "127.0.0.1", 20000 + 12 * 101 + 3},
         {ON_ONE_NODE "SLURM_JOB_ID=4294967280", LKSI_LAUNCHER_SLURM, 1, 2, 1, 2, "127.0.0.1", 25283},
         /* The job has more tasks than the step. */
@@ -149,12 +154,13 @@ static void what_is_missing_or_wrong_is_named(void **state) {
         {"PMIX_RANK=1", "PMIX_RANK is '1', but no variable says how many ranks there are"},
         {"PMI_RANK=4 PMI_SIZE=4 " MASTER, "PMI_RANK is '4', which is not a number from 0 to 3"},
         {"SLURM_STEP_ID=0", "SLURM_PROCID is not set in the environment, while SLURM_STEP_ID is '0'"},
-        {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=", "SLURM_STEP_TASKS_PER_NODE is not set"},
-        {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=3,,1", "SLURM_STEP_TASKS_PER_NODE is '3,,1'"},
-        {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=3,3", "is '3,3', 6 tasks, while SLURM_STEP_NUM_TASKS is 7"},
+        {SLURM_TASK "SLURM_GTIDS=", "SLURM_GTIDS is not set"},
+        {SLURM_TASK "SLURM_GTIDS=3,,5", "SLURM_GTIDS is '3,,5', which is not a list of tasks from 0 to 6"},
+        {SLURM_TASK "SLURM_GTIDS=3,4,7", "SLURM_GTIDS is '3,4,7', which is not a list of tasks from 0 to 6"},
         {SLURM_TASK "SLURM_LOCALID=3", "SLURM_LOCALID is '3', which is not a number from 0 to 2"},
-        {SLURM_TASK "SLURM_NODEID=3", "SLURM_NODEID is '3', which is not a number from 0 to 2"},
-        {SLURM_TASK "SLURM_NODEID=", "SLURM_NODEID is not set"},
+        {HETEROGENEOUS, "rank 0 is not on n1, the first host of SLURM_STEP_NODELIST"},
+        {HETEROGENEOUS, "set MASTER_ADDR to n2"},
+        {SLURM_TASK "SLURMD_NODENAME=n1", "set MASTER_ADDR to rank 0's host"},
         {SLURM_TASK "SLURM_STEP_NODELIST=", "SLURM_STEP_NODELIST is not set"},
         {SLURM_TASK "SLURM_STEP_NODELIST=n[1-", "SLURM_STEP_NODELIST is 'n[1-', which is not a list of hosts"},
         {SLURM_TASK "SLURM_JOB_ID=", "SLURM_JOB_ID is not set"},
@@ -282,27 +288,24 @@ static void malformed_host_lists_are_refused(void **state) {
     assert_true(lksi_hostlist_first("a,bcdefghijkl", first, 8)); /* only the first host has to fit */
 }
 
-static void counts_per_node_are_read(void **state) {
+static void tasks_of_a_node_are_read(void **state) {
     (void)state;
     static const struct {
         const char *list;
-        int index, count, n_counts, sum;
-    } cases[] = {
-        {"2", 0, 2, 1, 2},       {"2(x3),1", 0, 2, 4, 7},    {"2(x3),1", 2, 2, 4, 7},
-        {"2(x3),1", 3, 1, 4, 7}, {"4,3(x2),4", 3, 4, 4, 14}, {"1(x1024)", 1023, 1, 1024, 1024},
-    };
-    static const char *const wrong[] = {"",     ",",   "2,", "2(",   "2(x",      "2(x3",   "2(x0)", "0",
-                                        "2(3)", "2x3", "-1", "1025", "1(x1025)", "2(x3),", "2 ,1",  "600,600"};
-    int count, n_counts, sum;
+        int n_ranks, n_tasks;
+        bool has_rank_0;
+    } cases[] = {{"0", 1, 1, true}, {"0,1", 2, 2, true}, {"3,4,12", 13, 3, false}, {"5,0", 8, 2, true}};
+    static const char *const wrong[] = {"",    ",", "1,",   ",1", "1,,2",        "-1",
+                                        "1-2", "7", "0 ,1", "x",  "99999999999", "0,1,2,3,4,5,6,0"};
+    int n_tasks;
+    bool has_rank_0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        assert_true(lksi_counts_read(cases[i].list, cases[i].index, &count, &n_counts, &sum));
-        assert_int_equal(count, cases[i].count);
-        assert_int_equal(n_counts, cases[i].n_counts);
-        assert_int_equal(sum, cases[i].sum);
+        assert_true(lksi_tasks_read(cases[i].list, cases[i].n_ranks, &n_tasks, &has_rank_0));
+        assert_int_equal(n_tasks, cases[i].n_tasks);
+        assert_int_equal(has_rank_0, cases[i].has_rank_0);
     }
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        if (lksi_counts_read(wrong[i], 0, &count, &n_counts, &sum)) fail_msg("'%s' was accepted", wrong[i]);
-    assert_false(lksi_counts_read("2(x3),1", 4, &count, &n_counts, &sum));
+        if (lksi_tasks_read(wrong[i], 7, &n_tasks, &has_rank_0)) fail_msg("'%s' was accepted", wrong[i]);
 }
 
 int main(void) {
@@ -315,7 +318,7 @@ int main(void) {
         cmocka_unit_test(the_jobs_key_comes_from_mpi_first),
         cmocka_unit_test(the_first_host_of_a_list_is_found),
         cmocka_unit_test(malformed_host_lists_are_refused),
-        cmocka_unit_test(counts_per_node_are_read),
+        cmocka_unit_test(tasks_of_a_node_are_read),
     };
     return run_group(tests);
 }

@@ -1,17 +1,17 @@
-/* libFuzzer target: any text as Slurm's lists of hosts and of counts. An accepted list has a plausible first host, and
- * counts within their bounds. */
+/* libFuzzer target: any text as Slurm's lists of hosts and of tasks. An accepted list has a plausible first host, and
+ * no more tasks than there are ranks. */
 #include "comm/bootstrap/hostlist.h"
-#include "comm/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* The first byte is the index of a node. */
+/* The first byte is the number of ranks. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     char *list, first[32];
-    int count = 0, n_counts = 0, sum = 0;
+    int n_tasks = 0;
+    bool has_rank_0 = false;
     if (nbytes == 0) return 0;
     list = malloc(nbytes);
     if (list == NULL) abort();
@@ -21,8 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
         if (first[0] == '\0' || strlen(first) > strlen(list)) abort();
         if (strpbrk(first, "[], /") != NULL || memchr(first, '\0', sizeof first) == NULL) abort();
     }
-    if (lksi_counts_read(list, data[0], &count, &n_counts, &sum))
-        if (count < 1 || n_counts <= data[0] || sum < count || sum < n_counts || sum > LKSI_MAX_RANKS) abort();
+    if (lksi_tasks_read(list, data[0], &n_tasks, &has_rank_0))
+        if (n_tasks < 1 || n_tasks > data[0] || (has_rank_0 && strchr(list, '0') == NULL)) abort();
     free(list);
     return 0;
 }

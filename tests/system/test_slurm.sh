@@ -63,6 +63,18 @@ for nodes in 2 3; do
   run srun -N $nodes -n 4 "$build/examples/mnist" "${steps[@]}" --summary "$work/nodes$nodes.json"
   check "four ranks on $nodes nodes give the same bits" eval '[ "$status" = 0 ] && same_as_run nodes$nodes && same "$(value "$work/nodes$nodes.json" transport)" tcp'
 done
+# Slurm sorts the step's list of nodes, but rank 0 is on n2 and on n3.
+heterogeneous=(-w n2 -n 2 "$build/examples/hello" : -w n1 -n 1 "$build/examples/hello")
+LOCKSTEP_TIMEOUT_MS=8000 run srun "${heterogeneous[@]}"
+check "a heterogeneous step whose rank 0 is not on the first node of the list is told what to set" \
+  err_has "rank 0 is not on n1, the first host of SLURM_STEP_NODELIST.*set MASTER_ADDR to n2"
+MASTER_ADDR=n2 run srun "${heterogeneous[@]}"
+check "and with MASTER_ADDR its ranks are who srun says" eval '[ "$status" = 0 ] && out_has "rank 1 of 3 on n2.* local rank 1 of 2" && out_has "rank 2 of 3 on n1.* local rank 0 of 1"'
+arbitrary=(-K -m arbitrary -w n3,n1,n2,n1 -n 4 "$build/examples/hello")
+LOCKSTEP_TIMEOUT_MS=8000 run srun "${arbitrary[@]}"
+check "so it is with an arbitrary distribution" err_has "rank 0 is not on n1, .*set MASTER_ADDR to n3"
+MASTER_ADDR=n3 run srun "${arbitrary[@]}"
+check "and with MASTER_ADDR there" eval '[ "$status" = 0 ] && out_has "rank 0 of 4 on n3.* local rank 0 of 1" && out_has "rank 3 of 4 on n1.* local rank 1 of 2"'
 unset LOCKSTEP_JOB_KEY
 batch -N 2 --ntasks-per-node=2 examples/launch/slurm.sh "$build/examples/mnist" "${steps[@]}" --summary "$work/batch.json"
 check "so does examples/launch/slurm.sh, which makes a key" eval '[ "$status" = 0 ] && same_as_run batch && same "$(value "$work/batch.json" transport)" tcp'

@@ -35,7 +35,7 @@ typedef struct lksi_environment {
  *     RANK WORLD_SIZE (LOCAL_RANK LOCAL_WORLD_SIZE)                                   lockstep run, torchrun
  *     OMPI_COMM_WORLD_ RANK SIZE LOCAL_RANK LOCAL_SIZE                                Open MPI's mpirun
  *     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS                               MPICH's mpirun, Intel MPI's
- *     SLURM_ PROCID STEP_NUM_TASKS LOCALID STEP_TASKS_PER_NODE, with SLURM_STEP_ID    srun
+ *     SLURM_ PROCID STEP_NUM_TASKS LOCALID GTIDS, with SLURM_STEP_ID                  srun
  *     PMI_RANK PMI_SIZE (PMI_LOCAL_RANK PMI_LOCAL_SIZE)                               other launchers of MPI programs
  *     PMIX_RANK OMPI_MCA_orte_ess_num_procs                                           Open MPI's, without mpirun
  *
@@ -51,8 +51,8 @@ typedef struct lksi_environment {
  *
  * MASTER_ADDR and MASTER_PORT are read independently of the source. If they are missing, ranks of an MPI launcher ask
  * MPI. Ranks of a Slurm step meet on the first host of SLURM_STEP_NODELIST (127.0.0.1 if it is the only host), at port
- * 20000 + (101 SLURM_JOB_ID + SLURM_STEP_ID) mod 10000. If torchrun's agent serves MASTER_PORT itself
- * (TORCHELASTIC_USE_AGENT_STORE), the ranks use the next port.
+ * 20000 + (101 SLURM_JOB_ID + SLURM_STEP_ID) mod 10000. If this host shows that rank 0 is not on the first one, it is
+ * an error. If torchrun's agent serves MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), the ranks use the next port.
  *
  * `timeout_ms` is the deadline for asking MPI. 0: LOCKSTEP_TIMEOUT_MS.
  *

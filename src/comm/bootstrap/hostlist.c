@@ -1,9 +1,5 @@
 #include "comm/bootstrap/hostlist.h"
 
-#include "comm/comm.h"
-
-#include <string.h>
-
 /* --- hosts --- */
 
 typedef struct name {
@@ -70,30 +66,19 @@ bool lksi_hostlist_first(const char *list, char *first, size_t first_nbytes) {
     }
 }
 
-/* --- counts --- */
+/* --- tasks --- */
 
-/* Reads "2" or "2(x3)". */
-static bool read_count(const char **at, int64_t *count, int64_t *n_times) {
-    *n_times = 1;
-    if (!read_number(at, count) || *count < 1 || *count > LKSI_MAX_RANKS) return false;
-    if (strncmp(*at, "(x", 2) != 0) return true;
-    *at += 2;
-    return read_number(at, n_times) && *n_times >= 1 && *n_times <= LKSI_MAX_RANKS && *(*at)++ == ')';
-}
-
-bool lksi_counts_read(const char *list, int index, int *count, int *n_counts, int *sum) {
-    int64_t found = 0, n_found = 0, total = 0;
+bool lksi_tasks_read(const char *list, int n_ranks, int *n_tasks, bool *has_rank_0) {
+    int64_t rank;
+    int n_read = 0;
+    bool is_0_among_them = false;
     for (const char *at = list;; at++) {
-        int64_t each, n_times;
-        if (!read_count(&at, &each, &n_times)) return false;
-        if (index >= n_found && index < n_found + n_times) found = each;
-        n_found += n_times;
-        total += each * n_times;
-        if (total > LKSI_MAX_RANKS) return false;
+        if (n_read == n_ranks || !read_number(&at, &rank) || rank >= n_ranks) return false;
+        n_read++;
+        if (rank == 0) is_0_among_them = true;
         if (*at == '\0') break;
         if (*at != ',') return false;
     }
-    if (found == 0) return false;
-    *count = (int)found, *n_counts = (int)n_found, *sum = (int)total;
+    *n_tasks = n_read, *has_rank_0 = is_0_among_them;
     return true;
 }
