@@ -77,7 +77,7 @@ static void look_after_child(lksi_head *head, lksi_node *node) {
         lose_child(head, node);
         return;
     }
-    if (head->phase != LKSI_GATHERING) return;
+    if (head->phase != LKSI_GATHERING || node->has_joined) return;
     const char *said = last_line_of(node->child.last_lines != NULL ? node->child.last_lines : "", &length);
     snprintf(text, sizeof text, "%.200s cannot take part: its %s %s%s%.*s", node->name, kind_of(&node->child),
              node->child.end, length > 0 ? ": " : "", length, said);
@@ -100,9 +100,12 @@ static void wait_and_take(lksi_head *head) {
     if (poll(polled, n_polled, TICK_MS) <= 0)
         for (nfds_t i = 0; i < n_polled; i++) polled[i].revents = 0;
     head->has_taken_output = false;
-    for (int i = 0; i < head->n_nodes; i++)
-        if (lksi_child_take_output(&head->nodes[i].child, &polled[3 + i * (1 + LKSI_CHILD_N_POLLED)]))
-            head->has_taken_output = true;
+    for (int i = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        const bool has_taken = lksi_child_take_output(&node->child, &polled[3 + i * (1 + LKSI_CHILD_N_POLLED)]);
+        if (has_taken) head->has_taken_output = true;
+        if (has_taken || lksi_terminal_descriptor() >= 0) node->output_ns = lksi_now_ns();
+    }
 }
 
 /* Ends the run if there are too few descriptors for the hosts that have not joined yet. */
@@ -125,14 +128,9 @@ static void step(lksi_head *head) {
     if (head->phase != LKSI_OVER) lksi_head_tick(head);
 }
 
-/* An agent that has not joined has nothing to finish. */
-static bool has_output_left(const lksi_node *node) {
-    return node->has_joined && node->child.pid != 0 && lksi_output_is_open(node->child.output);
-}
-
 static bool is_any_agent_left(const lksi_head *head) {
     for (int i = 0; i < head->n_nodes; i++)
-        if (head->nodes[i].link.connection >= 0 || has_output_left(&head->nodes[i])) return true;
+        if (head->nodes[i].link.connection >= 0 || lksi_head_has_output_left(&head->nodes[i])) return true;
     return false;
 }
 
@@ -149,7 +147,7 @@ static void wait_for_agents(lksi_head *head) {
         progress_ns = now;
     }
     for (int i = 0; i < head->n_nodes; i++)
-        if (has_output_left(&head->nodes[i]))
+        if (lksi_head_has_output_left(&head->nodes[i]))
             lksi_terminal_lose("the %s of %s did not end in time", kind_of(&head->nodes[i].child), head->nodes[i].name);
 }
 

@@ -252,10 +252,20 @@ static bool is_any_running(const lksi_head *head) {
     return false;
 }
 
+/* Whether the child of a lost host may still deliver output of its ranks. */
+static bool is_delivering(const lksi_node *node) { return !is_here(node) && lksi_head_has_output_left(node); }
+
+static bool is_any_delivering(const lksi_head *head) {
+    for (int i = 0; i < head->n_nodes; i++)
+        if (is_delivering(&head->nodes[i])) return true;
+    return false;
+}
+
 static void decide_if_ended(lksi_head *head) {
     if ((head->phase != LKSI_RUNNING && head->phase != LKSI_ENDING) || is_any_running(head)) return;
     if (head->has_failed && !head->is_settled && lksi_now_ns() < head->settle_at_ns) return;
     if (head->has_failed && !head->is_settled) settle(head);
+    if (is_any_delivering(head) && head->signal == 0) return; /* the next generation would start its agent again */
     decide(head);
 }
 
@@ -276,13 +286,28 @@ void lksi_head_hear(lksi_head *head, lksi_node *node, const lksi_message *messag
         start(head, message);
 }
 
+static void note_lost_output(lksi_head *head, const lksi_node *node) {
+    char text[256];
+    snprintf(text, sizeof text, "output of %.200s that has not arrived is lost", node->name);
+    note(head, text);
+}
+
+/* Ends the child of a lost host. If only the agent has died, the child may still deliver output: see
+ * end_lost_children. */
+static void give_up_child(lksi_head *head, lksi_node *node) {
+    node->output_ns = lksi_now_ns();
+    if (!node->is_started_here || head->phase == LKSI_OVER || node->link.has_hung_up) return;
+    if (node->is_running) note_lost_output(head, node);
+    lksi_child_end(&node->child);
+}
+
 void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
     lksi_message lost = {.generation = head->generation, .number = 1, .is_killed = true};
     const bool is_prepared = head->phase == LKSI_PREPARING && node->n_ranks > 0;
     const bool had_ranks = node->is_running || is_prepared;
     if (node->is_running && !node->link.has_hung_up) node->ends_until_ns = ns_from_now(CUT_OFF_MS);
     lksi_link_close(&node->link);
-    if (node->is_started_here && head->phase != LKSI_OVER) lksi_child_end(&node->child);
+    give_up_child(head, node);
     node->is_running = false;
     snprintf(lost.text, sizeof lost.text, "%.200s was lost: it %.90s", node->name, why);
     if (had_ranks) {
@@ -348,13 +373,25 @@ static void grow_if_possible(lksi_head *head) {
     send_all(head, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = SIGTERM});
 }
 
+/* Ends the children of lost hosts that have delivered everything, or nothing for a while. */
+static void end_lost_children(lksi_head *head) {
+    for (int i = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        if (is_here(node) || !node->has_joined) continue;
+        const bool has_output_left = lksi_head_has_output_left(node);
+        if (has_output_left && lksi_now_ns() < node->output_ns + END_MS * LKSI_NS_PER_MS) continue;
+        if (has_output_left) note_lost_output(head, node);
+        lksi_child_end(&node->child);
+    }
+}
+
 /* Tries again to start the agents of lost hosts. It does not start a second attempt while a slow login is pending. */
 static void retry_lost_hosts(lksi_head *head) {
     if ((head->phase != LKSI_RUNNING && head->phase != LKSI_GATHERING) || head->signal != 0) return;
     for (int i = 0; i < head->n_nodes; i++) {
         lksi_node *node = &head->nodes[i];
         const int64_t next_ns = node->child.pid != 0 ? node->give_up_at_ns : node->retry_at_ns;
-        if (is_here(node) || !node->is_started_here || lksi_now_ns() < next_ns) continue;
+        if (is_here(node) || is_delivering(node) || !node->is_started_here || lksi_now_ns() < next_ns) continue;
         if (lksi_head_start_agent(head, node) != LKS_OK) note(head, lks_error_text());
     }
 }
@@ -386,6 +423,7 @@ void lksi_head_tick(lksi_head *head) {
     if (head->phase == LKSI_ENDING && head->has_failed && !head->is_settled && lksi_now_ns() >= head->settle_at_ns)
         settle(head);
     lose_those_that_do_not_end(head);
+    end_lost_children(head);
     decide_if_ended(head);
     begin_if_possible(head);
     retry_lost_hosts(head);

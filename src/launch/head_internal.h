@@ -18,6 +18,7 @@ typedef struct lksi_node {
     int64_t retry_at_ns;   /* when to start its agent again while the others run */
     int64_t give_up_at_ns; /* until then the last start may still succeed */
     int64_t asked_ns;      /* when its user asked to end the run; 0: not yet */
+    int64_t output_ns;     /* when `child` last delivered output, or a reader kept it from that */
     int n_slots;
     int first_rank, n_ranks; /* in the current generation */
     bool is_running;         /* at least one of its ranks has not ended */
@@ -65,6 +66,8 @@ void lksi_head_end(lksi_head *head, int exit_status, const char *text);
 lks_status lksi_head_nodes_create(lksi_head *head);
 void lksi_head_nodes_destroy(lksi_head *head);
 lks_status lksi_head_listen(lksi_head *head);
+/* Whether the child may still deliver output of its ranks. An agent that has not joined has no ranks. */
+bool lksi_head_has_output_left(const lksi_node *node);
 /* Starts the agent of `node` from this machine. */
 lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node);
 

@@ -240,6 +240,10 @@ static lks_status write_orders(const lksi_head *head, const lksi_node *node, cha
     return status;
 }
 
+bool lksi_head_has_output_left(const lksi_node *node) {
+    return node->has_joined && node->child.pid != 0 && lksi_output_is_open(node->child.output);
+}
+
 lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
     char *text;
     size_t nbytes;

@@ -325,6 +325,22 @@ static void output_in_a_slow_remote_shell_is_awaited(void **state) {
     assert_ends(&hung, 1, "the remote shell of host far did not end in time; output was lost");
 }
 
+/* The rank kills its agent. The second remote shell of the run that "hung" delivers nothing more, either. */
+static void output_of_a_lost_agent_is_awaited_before_it_is_started_again(void **state) {
+    (void)state;
+    char *const arguments[] = {"--master-addr",
+                               "127.0.0.1",
+                               "--max-restarts",
+                               "1",
+                               "sh",
+                               "-c",
+                               "[ $LOCKSTEP_GENERATION = 1 ] || { seq 7; kill -KILL $PPID; sleep 5; }",
+                               NULL};
+    const head_process slow = start_head_of("far", "slow", arguments), hung = start_head_of("far", "hung", arguments);
+    assert_ends(&slow, 0, "1\n2\n3\n4\n5\n6\n7\n");
+    assert_ends(&hung, 1, "output of host far that has not arrived is lost");
+}
+
 /* The agent and its rank live on at first. */
 static void a_host_whose_remote_shell_ends_is_lost(void **state) {
     (void)state;
@@ -480,6 +496,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_reader_that_pauses_costs_no_host),
         cmocka_unit_test(a_reader_of_warnings_that_pauses_costs_no_host),
         cmocka_unit_test(output_in_a_slow_remote_shell_is_awaited),
+        cmocka_unit_test(output_of_a_lost_agent_is_awaited_before_it_is_started_again),
         cmocka_unit_test(a_host_whose_remote_shell_ends_is_lost),
         cmocka_unit_test(hosts_of_a_file_have_no_other_number),
         cmocka_unit_test(ssh_may_be_told_a_user),

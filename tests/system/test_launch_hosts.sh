@@ -178,6 +178,12 @@ check "when it comes back all its ranks take part again" eventually generation_i
 end_nodes
 check "which is no restart" statuses_are 0/0
 
+# shellcheck disable=SC2016
+last_words='[ $LOCKSTEP_GENERATION = 1 ] || { [ $RANK = 3 ] && { seq 200000; echo "last words"; kill -KILL $PPID; }; sleep 60; }'
+from_c --hosts "$work/hosts" --grace 1 --max-restarts 1 bash -c "$last_words"
+check "what ranks wrote before their agent died arrives" \
+  eval 'status_is 0 && [ "$(wc -l <"$work/out")" = 200001 ] && out_has "^last words$" && err_has "host 10.77.0.2 was lost: it ended the connection"'
+
 # A lost host comes back after the others have started without it.
 cat >"$work/late_ssh" <<END
 [ "\$1" != host-a ] || { [ ! -e "$work/was_called" ] || sleep 11; touch "$work/was_called"; }
@@ -195,6 +201,7 @@ eventually grep -q "host-a was lost" "$work/err"
 host_plug 0
 wait $job
 status=$?
+check "output that a host cut off still had is said to be lost" err_has "output of host host-a that has not arrived is lost"
 check "rank 0 moves with the loss of its host" eval 'status_is 0 && out_has "^0 0 host-a$" && out_has "^1 0 host-b$"'
 check "and does not go back to it, where older checkpoints are" eval 'out_has "^2 0 host-b$" && out_has "^2 2 host-a$"'
 
