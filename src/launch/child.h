@@ -1,5 +1,5 @@
 /* A child process of the head that is the agent of a host: `lockstep run --agent` here, or a remote shell that starts
- * it there. Its output is forwarded to this process's stdout and stderr in whole lines. */
+ * it there. Its output is forwarded to this process's stdout and stderr in whole lines of up to 1 MiB. */
 #ifndef LKSI_LAUNCH_CHILD_H
 #define LKSI_LAUNCH_CHILD_H
 

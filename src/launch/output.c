@@ -1,4 +1,4 @@
-/* Forwards the ranks' output to the terminal or to log files, in whole lines.
+/* Forwards the ranks' output to the terminal or to log files, in whole lines of up to 1 MiB.
  *
  * With a log directory alone, a rank's stdout and stderr are one pipe, so that its file has them in the order in which
  * they were written. With prefixes they are two pipes, which are forwarded to this process's stdout and stderr. */
@@ -135,15 +135,17 @@ static void keep_tail(rank_output *rank, const char *text, size_t nbytes) {
     rank->tail[rank->tail_nbytes] = '\0';
 }
 
-static void show_line(const rank_output *rank, FILE *terminal, const char *line, size_t nbytes) {
-    lksi_terminal_add(terminal, rank->tag, strlen(rank->tag));
-    lksi_terminal_add(terminal, line, nbytes);
-    lksi_terminal_add(terminal, "\n", 1);
-}
-
-/* Returns 0, or errno. */
-static int log_line(FILE *log, const char *line, size_t nbytes) {
-    return fwrite(line, 1, nbytes, log) == nbytes && fputc('\n', log) != EOF ? 0 : errno;
+/* Writes the tag before each line. Adds a newline to the last one if it has none. */
+static void show_tagged(const rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
+    const char *end = text + nbytes;
+    for (const char *line = text; line < end;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        const size_t line_nbytes = (size_t)((newline != NULL ? newline : end) - line);
+        lksi_terminal_add(terminal, rank->tag, strlen(rank->tag));
+        lksi_terminal_add(terminal, line, line_nbytes);
+        lksi_terminal_add(terminal, "\n", 1);
+        line += line_nbytes + 1;
+    }
 }
 
 static void lose_log(const rank_output *rank, int reason) {
@@ -157,29 +159,26 @@ static void close_log(rank_output *rank) {
     rank->log = NULL;
 }
 
-/* Writes whole lines. Adds a newline to the last one if it has none. */
-static void write_lines(rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
+/* Writes whole lines, or a part of a line that is too long or has no end. A log, and a terminal without tags, get the
+ * rank's own bytes. */
+static void write_text(rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
     keep_tail(rank, text, nbytes);
-    const char *end = text + nbytes;
-    int reason = 0;
-    for (const char *line = text; line < end;) {
-        const char *newline = memchr(line, '\n', (size_t)(end - line));
-        size_t line_nbytes = (size_t)((newline != NULL ? newline : end) - line);
-        if (terminal != NULL) show_line(rank, terminal, line, line_nbytes);
-        if (rank->log != NULL && reason == 0) reason = log_line(rank->log, line, line_nbytes);
-        line += line_nbytes + 1;
+    if (terminal != NULL) {
+        if (rank->tag[0] != '\0')
+            show_tagged(rank, terminal, text, nbytes);
+        else
+            lksi_terminal_add(terminal, text, nbytes);
+        lksi_terminal_write();
     }
-    if (rank->log != NULL && reason == 0 && fflush(rank->log) != 0) reason = errno;
-    if (reason != 0) {
-        lose_log(rank, reason);
+    if (rank->log != NULL && (fwrite(text, 1, nbytes, rank->log) != nbytes || fflush(rank->log) != 0)) {
+        lose_log(rank, errno);
         fclose(rank->log);
         rank->log = NULL;
     }
-    if (terminal != NULL) lksi_terminal_write();
 }
 
 static void end_stream(rank_output *rank, stream *ended) {
-    if (ended->pending_nbytes > 0) write_lines(rank, ended->terminal, ended->pending, ended->pending_nbytes);
+    if (ended->pending_nbytes > 0) write_text(rank, ended->terminal, ended->pending, ended->pending_nbytes);
     ended->pending_nbytes = 0;
     close_end(&ended->read_end);
 }
@@ -191,7 +190,7 @@ static bool read_stream(rank_output *rank, stream *from) {
     bool is_full = lksi_grow(&grown, &from->pending_capacity, from->pending_nbytes + CHUNK_NBYTES, 1) != LKS_OK;
     from->pending = grown;
     if (is_full || from->pending_nbytes >= LINE_MAX_NBYTES) { /* a line that is too long is split */
-        write_lines(rank, from->terminal, from->pending, from->pending_nbytes);
+        write_text(rank, from->terminal, from->pending, from->pending_nbytes);
         from->pending_nbytes = 0;
     }
     ssize_t n_read;
@@ -207,7 +206,7 @@ static bool read_stream(rank_output *rank, stream *from) {
     const char *last_newline = memrchr(fresh, '\n', (size_t)n_read);
     if (last_newline == NULL) return true;
     size_t whole_nbytes = (size_t)(last_newline + 1 - from->pending);
-    write_lines(rank, from->terminal, from->pending, whole_nbytes);
+    write_text(rank, from->terminal, from->pending, whole_nbytes);
     from->pending_nbytes -= whole_nbytes;
     memmove(from->pending, from->pending + whole_nbytes, from->pending_nbytes);
     return true;

@@ -514,7 +514,12 @@ check "a failure shows the last lines of a captured rank" eval 'status_is 3 && e
 run run -n 1 --log-dir "$work/logs" bash -c 'printf "a\0b\nfatal: "; (exec -a '$marker' sleep 60) & exit 3'
 check "also if one is incomplete, kept open by a child, or has a NUL" eval 'err_lines 3 && err_has "^  \| a b$" && err_has "^  \| fatal: $" && none_left'
 run run -n 1 --log-dir "$work/logs" bash -c 'head -c 3000000 /dev/zero | tr "\0" x'
-check "a line without end loses nothing" [ "$(tr -d '\n' <"$work/logs/rank-0.log" | wc -c)" = 3000000 ]
+check "a line without end is in the log as the rank wrote it" [ "$(wc -c <"$work/logs/rank-0.log")" = 3000000 ]
+echo localhost >"$work/here"
+run run --hosts "$work/here" bash -c 'head -c 3000000 /dev/zero | tr "\0" x'
+check "with --hosts it comes out so, too" eval 'status_is 0 && [ "$(wc -c <"$work/out")" = 3000000 ]'
+run run -n 1 --prefix bash -c 'head -c 3000000 /dev/zero | tr "\0" x'
+check "with --prefix its parts are lines" eval 'status_is 0 && [ "$(grep -cv "^\[0\] x*$" "$work/out")" = 0 ] && [ "$(tr -cd x <"$work/out" | wc -c)" = 3000000 ]'
 
 "$lockstep" run -n 2 --prefix echo line >/dev/full 2>"$work/err"
 status=$?
