@@ -179,9 +179,19 @@ lksi_pass lksi_store_pass(const lks_store *store);
 void lksi_store_use_pass(lks_store *store);
 /* An optimizer has put the gradients aside: NEW becomes KEPT, BY_HAND becomes NONE. */
 void lksi_store_keep_pass(lks_store *store);
-/* The gradients, and those that optimizers have put aside, must not be used: as lksi_store_use_pass, and counts. */
+/* The gradients, and those that keepers have put aside, must not be used: as lksi_store_use_pass, and all keepers drop
+ * theirs. */
 void lksi_store_refuse_pass(lks_store *store);
-int64_t lksi_store_n_refused(const lks_store *store);
+
+/* An optimizer that may put gradients aside. */
+typedef struct lksi_keeper {
+    void (*drop)(void *context); /* drops what it has put aside */
+    void *context;
+    struct lksi_keeper *next; /* the store's list */
+} lksi_keeper;
+/* The store refers to the keeper until it is removed. */
+void lksi_store_add_keeper(lks_store *store, lksi_keeper *keeper);
+void lksi_store_remove_keeper(lks_store *store, const lksi_keeper *keeper);
 
 /* The step that has to complete what the last pass left unfinished: gradients that are still being sent, or factors
  * instead of gradients. A store may have several optimizers, but a pass belongs to one program, which is attached to at

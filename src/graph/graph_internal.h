@@ -166,7 +166,7 @@ struct lks_store {
     uint64_t n_swaps;     /* number of swaps of these two */
     bool is_trained;      /* a gradient reaches a parameter */
     lksi_pass pass;       /* state of the last pass */
-    int64_t n_refused;    /* calls of lksi_store_refuse_pass */
+    lksi_keeper *keepers; /* a list */
     lksi_stepper stepper; /* the step that completes what the pass left unfinished; zeros: none */
     lksi_batch_note note; /* note about the first batch since the note was last taken */
     lksi_settle settle;   /* finishes a pending update; NULL: no update is pending */

@@ -317,10 +317,20 @@ void lksi_store_keep_pass(lks_store *store) {
 
 void lksi_store_refuse_pass(lks_store *store) {
     lksi_store_use_pass(store);
-    store->n_refused++;
+    for (const lksi_keeper *keeper = store->keepers; keeper != NULL; keeper = keeper->next)
+        keeper->drop(keeper->context);
 }
 
-int64_t lksi_store_n_refused(const lks_store *store) { return store->n_refused; }
+void lksi_store_add_keeper(lks_store *store, lksi_keeper *keeper) {
+    keeper->next = store->keepers;
+    store->keepers = keeper;
+}
+
+void lksi_store_remove_keeper(lks_store *store, const lksi_keeper *keeper) {
+    lksi_keeper **link = &store->keepers;
+    while (*link != keeper) link = &(*link)->next;
+    *link = keeper->next;
+}
 
 void lksi_store_set_stepper(lks_store *store, const lksi_stepper *stepper) { store->stepper = *stepper; }
 

@@ -117,7 +117,6 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
     LKS_TRY(lksi_check_given("distributed_optimizer_accumulate", "optimizer", optimizer));
     LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_accumulate", "mine", mine));
     LKS_TRY(lksi_step_finish(optimizer));
-    lksi_pending_drop_refused(optimizer);
     bool is_used = lksi_pass_is_over(optimizer->store); /* leftover factors are the last step's */
     if (optimizer->n_told > 0 || (lksi_factored_left(optimizer) != 0 && !is_used))
         return lksi_group_fail(optimizer->group,
@@ -177,12 +176,6 @@ size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer) {
 }
 
 void lksi_pending_clear(lks_distributed_optimizer *optimizer) { optimizer->n_pending = 0; }
-
-void lksi_pending_drop_refused(lks_distributed_optimizer *optimizer) {
-    const int64_t n_refused = lksi_store_n_refused(optimizer->store);
-    if (n_refused != optimizer->n_refused) lksi_pending_clear(optimizer);
-    optimizer->n_refused = n_refused;
-}
 
 void lksi_pending_destroy(lks_distributed_optimizer *optimizer) {
     for (int level = 0; level < LKSI_MAX_PARTIALS; level++)

@@ -133,6 +133,8 @@ static lks_status make(lks_distributed_optimizer *optimizer) {
     return lksi_flat_create(optimizer);
 }
 
+static void drop_pending(void *context) { lksi_pending_clear(context); }
+
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
                                             const lks_optimizer *rule) {
     LKS_TRY(lksi_check_given("distributed_optimizer_create", "group", group));
@@ -146,6 +148,8 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     if (rule != NULL) created->rule = *rule; /* otherwise zeros, which lksi_optimizer_check refuses */
     created->first_lr = created->rule.lr;
     created->n_expected = -1;
+    created->keeper = (lksi_keeper){.drop = drop_pending, .context = created};
+    lksi_store_add_keeper(store, &created->keeper);
     lks_status status = make(created);
     if (status != LKS_OK) {
         lks_distributed_optimizer_destroy(created);
@@ -162,6 +166,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_error_keep(text);
     (void)lksi_step_finish(optimizer);
     lksi_store_release_stepper(optimizer->store, optimizer);
+    lksi_store_remove_keeper(optimizer->store, &optimizer->keeper);
     lksi_overlap_stop(optimizer);
     lks_group_destroy(optimizer->figures);
     lksi_flat_destroy(optimizer);
@@ -387,7 +392,6 @@ static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_s
     LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_step", "mine", mine));
     LKS_TRY(lksi_step_refuse_lent(optimizer));
     LKS_TRY(lksi_step_finish(optimizer));
-    lksi_pending_drop_refused(optimizer);
     lks_status status = check_step(optimizer, mine);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     lksi_store_use_pass(optimizer->store);

@@ -47,8 +47,6 @@ typedef struct lksi_batch_position {
 void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples, const lksi_batch_position *position);
 /* Discards the accumulated passes, after a step or instead of one. */
 void lksi_pending_clear(lks_distributed_optimizer *optimizer);
-/* Forgets them if lks_check_gradients has refused the batch that they are of. */
-void lksi_pending_drop_refused(lks_distributed_optimizer *optimizer);
 
 /* --- trailing steps ---
  *

@@ -109,7 +109,7 @@ struct lks_distributed_optimizer {
     double buffer_scale; /* the same for the statistics of buffers */
     double *squares;     /* if the rule clips: a sum per block of LKSI_NORM_BLOCK elements; else, or on GPUs, NULL */
     int64_t n_pending;   /* passes accumulated for the next step; bit i is set if partials[i] is in use */
-    int64_t n_refused;   /* lksi_store_n_refused when these were last valid */
+    lksi_keeper keeper;  /* drops them if lks_check_gradients refuses the batch that they are of */
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor;              /* of buckets; NULL if gradients are not compressed */
     lksi_progress_row *progress;              /* runs the collectives of a step of buckets; NULL for other steps */

@@ -498,26 +498,50 @@ static int go_on_after_a_bad_batch(void *argument) {
     return 0;
 }
 
-/* Rank 1's last piece is bad, and already accumulated when the batch is checked. The pieces go with the batch. */
-static int drop_bad_pieces(void *argument) {
-    const strategy_run *r = argument;
+/* Rank 1's last piece is bad, and already accumulated when the batch is checked. The pieces go with the batch, also
+ * those of another optimizer. `is_bad` 0: the same run without this batch. The next pass may overlap with its sums. */
+static int train_after_bad_pieces(const strategy_run *r, int is_bad, char hex[65]) {
     strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_distributed_optimizer *another, *gone;
     lks_step_sums mine, all;
     RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
-    int rank = lks_group_rank(s->group);
-    strategy_fill(s, 0);
-    if (rank == 1) s->images[5] = NAN;
-    RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
-    RANK_OK(lks_distributed_optimizer_accumulate(s->optimizer, &mine));
-    RANK_CHECK(lks_check_gradients(s->group, s->store, 1) == LKS_ERR_NUMERIC);
-    RANK_CHECK(strstr(lks_error_text(), "on rank 1 in step 1 holds ") != NULL);
+    RANK_OK(lks_distributed_optimizer_create(&gone, s->group, s->store, &rule));
+    RANK_OK(lks_distributed_optimizer_create(&another, s->group, s->store, &rule));
+    lks_distributed_optimizer_destroy(gone);
+    lks_distributed_optimizer_no_sync(s->optimizer, 1);
+    for (int piece = 0; piece < 2 && is_bad; piece++) {
+        strategy_fill(s, 2 + piece);
+        if (piece == 1 && lks_group_rank(s->group) == 1) s->images[5] = NAN;
+        RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+        RANK_OK(lks_distributed_optimizer_accumulate(piece == 0 ? another : s->optimizer, &mine));
+    }
+    if (is_bad) RANK_CHECK(lks_check_gradients(s->group, s->store, 1) == LKS_ERR_NUMERIC);
+    if (is_bad) RANK_CHECK(strstr(lks_error_text(), "on rank 1 in step 1 holds ") != NULL);
+    RANK_OK(lksi_state_check_whole(another)); /* a checkpoint can be saved */
+    RANK_OK(lksi_state_check_whole(s->optimizer));
+    lks_distributed_optimizer_no_sync(s->optimizer, 0);
     strategy_fill(s, 1);
     RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
-    RANK_OK(lks_check_gradients(s->group, s->store, 1));
+    if (r->is_attached)
+        RANK_OK(lksi_progress_row_wait(s->optimizer->progress, s->optimizer->n_buckets));
+    else
+        RANK_OK(lks_check_gradients(s->group, s->store, 1));
     RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, &all));
     RANK_CHECK(all.n_samples == 8);
     RANK_OK(lks_check_replicas(s->group, s->store));
+    RANK_OK(lks_store_sha256(s->store, hex));
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_distributed_optimizer_destroy(another);
     strategy_destroy(s);
+    return 0;
+}
+
+static int drop_bad_pieces(void *argument) {
+    char with[65], without[65];
+    RANK_CHECK(train_after_bad_pieces(argument, 1, with) == 0);
+    RANK_CHECK(train_after_bad_pieces(argument, 0, without) == 0);
+    RANK_CHECK(strcmp(with, without) == 0);
     return 0;
 }
 
@@ -525,6 +549,16 @@ static void accumulated_pieces_of_a_bad_batch_are_dropped(void **state) {
     (void)state;
     for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
         run_ranks(2, drop_bad_pieces, (&(strategy_run){.strategy = (lks_strategy)strategy}));
+}
+
+/* A thread adds the pieces and the ranks' gradients during the pass. */
+static void over_tcp_dropped_pieces_are_not_in_the_next_pass(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        strategy_run plan = {
+            .strategy = (lks_strategy)strategy, .transport = "tcp", .bucket_nbytes = 1, .is_attached = 1};
+        if (lks_spawn(2, LKS_PROCESSES, drop_bad_pieces, &plan) != LKS_OK) fail_msg("%s", lks_error_text());
+    }
 }
 
 static void a_rank_without_samples_has_no_bad_gradients(void **state) {
@@ -566,6 +600,8 @@ static void an_optimizer_of_another_group_than_its_store_is_refused(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        /* as processes, which are forked before any thread starts */
+        cmocka_unit_test(over_tcp_dropped_pieces_are_not_in_the_next_pass),
         cmocka_unit_test(a_step_without_a_norm_is_not_counted),
         cmocka_unit_test(a_rank_that_calls_something_else_is_shown_with_both_calls),
         cmocka_unit_test(a_number_of_samples_that_is_none_is_refused),
