@@ -229,7 +229,9 @@ LKS_API void lks_program_set_buffer_weight(lks_program *program, double weight);
  * Errors:     a status other than LKS_OK ends the backward pass, which returns it. If the callback sets no error text
  *             (lks_error_set), the text names the tensor. */
 typedef lks_status (*lks_gradient_callback)(void *context, int index);
-/* Sets the program's callback from the next backward pass on. A program has one callback. NULL: none. */
+/* Sets the program's callback from the next backward pass on. A program has one callback. NULL: none.
+ *
+ * An optimizer that sums the gradients over the ranks (parallel.h) does so after the callback. */
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);
 /* The value of an output after forward, in the type of its node. NULL if `node` is not an output.
  *

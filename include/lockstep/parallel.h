@@ -253,15 +253,16 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
  *
  * `program` must be one of the store's. From now on each of its backward passes starts the reduction of a bucket as
  * soon as its gradients are final. The step waits for the reductions. Several programs may be attached. A rank that
- * runs none of them in a step just calls the step. The call replaces the program's lks_on_gradient callback. It does
- * nothing with one rank. Not collective.
+ * runs none of them in a step just calls the step. It does nothing with one rank. Not collective.
  *
+ * Callback:   a callback of lks_on_gradient, set before this call or after it, stays. A gradient is reduced after the
+ *             callback for it has returned, so the callback may change it in place.
  * Overlap:    It is used on GPUs. On CPUs it is used if ranks are connected by a network and this rank is alone on its
  *             host or has two CPUs there. The reduction then runs on a thread of the optimizer. These rules hold
- *             between such a pass and its step:
- *             - The thread uses the group. The caller's collectives return LKS_ERR_STATE. So do such passes and steps
- *               of another optimizer in the group.
- *             - The gradients must not be read.
+ *             from the first gradient of such a pass until its step:
+ *             - The thread uses the group. The caller's collectives, also in a callback, return LKS_ERR_STATE. So do
+ *               such passes and steps of another optimizer in the group.
+ *             - The gradients must not be read. A callback uses only the gradient that it is called for.
  *             - A second backward pass of any program of the store returns LKS_ERR_STATE.
  *             Elsewhere gradients are reduced in the step, and backward passes may be repeated. A portable program
  *             follows these rules everywhere.

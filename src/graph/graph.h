@@ -90,12 +90,11 @@ typedef bool (*lksi_take_factors)(void *context, const lksi_factors *factors);
 
 const lks_store *lksi_program_store(const lks_program *program); /* the store that holds its parameters */
 int64_t lksi_program_batch(const lks_program *program);
-/* Declares that the lks_on_gradient callback reads gradients of a device with its own memory only on the stream that
- * `fork` (device.h) returns. Without this call, the program merges its branches before each callback: all work that the
- * gradient depends on is waited for, and branches no longer overlap with the rest of the pass. */
-void lksi_program_fork_on_gradient(lks_program *program);
-/* Removes the program's lks_on_gradient callback if it is `callback`. */
-void lksi_program_forget_on_gradient(lks_program *program, lks_gradient_callback callback);
+/* Sets the library's own callback. For each gradient it is called after the user's (lks_on_gradient), which may change
+ * the gradient. It reads gradients of a device with its own memory only on the stream that `fork` (device.h) returns.
+ * For the user's, the program merges its branches: all work that the gradient depends on is waited for, and branches no
+ * longer overlap with the rest of the pass. NULL: none. */
+void lksi_program_on_final(lks_program *program, lks_gradient_callback callback, void *context);
 /* From the next backward pass on, offers the factors of such gradients to `take`, for a caller that sums them over the
  * ranks faster as factors. Nothing is offered while an lks_on_gradient callback is set. NULL: the program computes all
  * products. */

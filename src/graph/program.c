@@ -96,13 +96,11 @@ void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void 
     if (lksi_check_given("on_gradient", "program", program) != LKS_OK) return;
     program->on_gradient = callback;
     program->on_gradient_context = context;
-    program->forks_on_gradient = false;
 }
 
-void lksi_program_fork_on_gradient(lks_program *program) { program->forks_on_gradient = true; }
-
-void lksi_program_forget_on_gradient(lks_program *program, lks_gradient_callback callback) {
-    if (program->on_gradient == callback) lks_on_gradient(program, NULL, NULL);
+void lksi_program_on_final(lks_program *program, lks_gradient_callback callback, void *context) {
+    program->on_final = callback;
+    program->on_final_context = context;
 }
 
 void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, void *context) {
@@ -147,20 +145,23 @@ void lksi_program_return(const lks_program *program) {
     lksi_signals_keep(true);
 }
 
-static lks_status tell(lks_program *program, int index) {
-    if (!program->forks_on_gradient) { /* a callback of the user */
-        lksi_signals_let_in();
-        LKS_TRY(merge(program));
-    }
+static lks_status tell_user(lks_program *program, int index) {
+    lksi_signals_let_in();
+    LKS_TRY(merge(program));
     uint64_t n_errors = lksi_n_errors();
     lks_status status = program->on_gradient(program->on_gradient_context, index);
-    if (!program->forks_on_gradient) lksi_program_return(program);
+    lksi_program_return(program);
     if (status == LKS_OK) return LKS_OK;
     return lksi_error_of_user(status, n_errors, "the callback of lks_on_gradient, called for '%s',",
                               program->store->slots[index].node->name);
 }
 
-/* Calls the callback for the gradients that are final after step `s`. *next counts the calls. */
+static lks_status tell(lks_program *program, int index) {
+    if (program->on_gradient != NULL) LKS_TRY(tell_user(program, index));
+    return program->on_final != NULL ? program->on_final(program->on_final_context, index) : LKS_OK;
+}
+
+/* Calls the callbacks for the gradients that are final after step `s`. *next counts the calls. */
 static lks_status tell_finals(lks_program *program, size_t s, size_t *next) {
     for (; *next < program->n_finals && program->finals[*next].step <= s; ++*next)
         LKS_TRY(tell(program, program->finals[*next].index));
@@ -236,7 +237,7 @@ static lks_status run_steps(lks_program *program, size_t begin, size_t end) {
         LKS_TRY(settle_firsts(program, s, &n_settled));
         LKS_TRY(run_step(program, &program->steps[s]));
         lksi_signals_let_in_if_due();
-        if (program->on_gradient != NULL && !program->is_absent) LKS_TRY(tell_finals(program, s, &n_told));
+        if (!program->is_absent) LKS_TRY(tell_finals(program, s, &n_told));
     }
     return LKS_OK;
 }

@@ -73,9 +73,8 @@ struct lks_program {
     size_t n_finals;
     int *untrained; /* indices of the store's parameters on which the loss does not depend */
     int n_untrained;
-    lks_gradient_callback on_gradient;
-    void *on_gradient_context;
-    bool forks_on_gradient;         /* the callback reads gradients only on the stream of the device's `fork` */
+    lks_gradient_callback on_gradient, on_final; /* the user's, and lksi_program_on_final's */
+    void *on_gradient_context, *on_final_context;
     lksi_take_factors take_factors; /* NULL: factors are not offered */
     void *take_factors_context;
     int64_t batch;

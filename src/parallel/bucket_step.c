@@ -257,7 +257,7 @@ static lks_status settle(void *context, int index) {
 
 lks_status lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                    lks_step_sums *all) {
-    LKS_TRY(lksi_group_lend(optimizer->group, optimizer, "a step")); /* on_gradient may not have lent it on this rank */
+    LKS_TRY(lksi_group_lend(optimizer->group, optimizer, "a step")); /* on_final may not have lent it on this rank */
     LKS_TRY(begin(optimizer, mine, all));
     optimizer->is_trailing = true;
     lksi_store_set_settle(optimizer->store, settle, optimizer);

@@ -39,7 +39,7 @@ static void note_final(size_t bucket) {
     if (now_ns != 0) lksi_timeline_add(now_ns, "bucket", "bucket is final", "\"bucket\":%zu", bucket);
 }
 
-static lks_status on_gradient(void *context, int index) {
+static lks_status on_final(void *context, int index) {
     lks_distributed_optimizer *optimizer = context;
     size_t offset, count;
     if (optimizer->is_put_aside) return LKS_OK;
@@ -79,13 +79,12 @@ lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer
                                           "optimizer on rank %d",
                                           lks_group_rank(optimizer->group)));
     lksi_factored_attach(optimizer, program);
-    lksi_program_forget_on_gradient(program, on_gradient); /* of another optimizer, which may be destroyed */
+    lksi_program_on_final(program, NULL, NULL); /* that of another optimizer, which may be destroyed */
     if (!optimizer->may_overlap) return LKS_OK;
     prepare(optimizer);
     lks_status status = optimizer->flat == NULL ? lksi_progress_row_start(optimizer->progress) : LKS_OK;
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
-    lks_on_gradient(program, on_gradient, optimizer);
-    lksi_program_fork_on_gradient(program);
+    lksi_program_on_final(program, on_final, optimizer);
     return LKS_OK;
 }
 

@@ -580,6 +580,48 @@ static int attach_elsewhere(void *argument) {
     return 0;
 }
 
+static lks_status halve_gradient(void *context, int index) {
+    size_t count;
+    float *gradient = lks_store_gradient(context, index, &count);
+    for (size_t i = 0; i < count; i++) gradient[i] *= 0.5f;
+    return LKS_OK;
+}
+
+/* A step with a callback that was set before or after the program is attached, and one without. */
+static int train_halved(const strategy_run *r, bool is_set_after, char hex[65]) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
+    RANK_OK(lks_program_create(&s->programs[4], s->store,
+                               &(lks_program_options){.batch = 4, .is_training = 1, .loss = s->loss}));
+    if (!is_set_after) lks_on_gradient(s->programs[4], halve_gradient, s->store);
+    if (r->is_attached) RANK_OK(lks_distributed_optimizer_attach(s->optimizer, s->programs[4]));
+    if (is_set_after) lks_on_gradient(s->programs[4], halve_gradient, s->store);
+    for (int step = 0; step < 2; step++) {
+        strategy_fill(s, step);
+        RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+        RANK_CHECK((s->optimizer->n_told > 0) == r->is_attached);
+        RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+        lks_on_gradient(s->programs[4], NULL, NULL);
+    }
+    RANK_OK(lks_store_sha256(s->store, hex));
+    RANK_OK(lks_barrier(s->group, NULL));
+    strategy_destroy(s);
+    return 0;
+}
+
+static int change_told_gradients(void *argument) {
+    strategy_run plan = *(const strategy_run *)argument;
+    char apart[65], attached[65];
+    RANK_CHECK(train_halved(&plan, false, apart) == 0);
+    plan.is_attached = 1;
+    for (int is_set_after = 0; is_set_after < 2; is_set_after++) {
+        RANK_CHECK(train_halved(&plan, is_set_after != 0, attached) == 0);
+        RANK_CHECK(strcmp(apart, attached) == 0);
+    }
+    return 0;
+}
+
 /* A barrier, and a collective of a higher room, between a backward pass and its step. The step still succeeds. */
 static int use_the_group_meanwhile(void *argument) {
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -654,6 +696,17 @@ static void over_tcp_a_program_may_go_over_to_another_optimizer(void **state) {
     (void)state;
     strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED, .transport = "tcp", .is_attached = 1};
     if (lks_spawn(2, LKS_PROCESSES, attach_elsewhere, &plan) != LKS_OK) fail_msg("%s", lks_error_text());
+}
+
+static void over_tcp_a_callback_changes_gradients_before_they_are_sent(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        strategy_run plan = {.strategy = (lks_strategy)strategy,
+                             .transport = "tcp",
+                             .bucket_nbytes = 1,
+                             .rule = lks_sgd(&(lks_sgd_options){.lr = 0.1})};
+        if (lks_spawn(2, LKS_PROCESSES, change_told_gradients, &plan) != LKS_OK) fail_msg("%s", lks_error_text());
+    }
 }
 
 /* --- the order of events --- */
@@ -983,6 +1036,7 @@ int main(void) {
         cmocka_unit_test(a_rank_whose_hook_fails_beside_its_step_gets_its_own_error),
         cmocka_unit_test(over_tcp_the_group_belongs_to_the_backward_pass_until_its_step),
         cmocka_unit_test(over_tcp_a_program_may_go_over_to_another_optimizer),
+        cmocka_unit_test(over_tcp_a_callback_changes_gradients_before_they_are_sent),
         cmocka_unit_test(strategies_and_buckets_give_the_same_bits),
         cmocka_unit_test(so_they_do_with_clipping),
         cmocka_unit_test(so_they_do_where_gradients_are_made_of_others),
