@@ -159,8 +159,9 @@ LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *gr
 
 /* Copies rank 0's parameters to all ranks. Collective.
  *
- * For stores made by lks_store_create. A shared replica has only one copy, which keeps rank 0's values. Parameters that
- * were torn on other ranks can be read again.
+ * For stores made by lks_store_create. Parameters that were torn on other ranks can be read again. A shared replica has
+ * only one copy, which keeps the values that were written last, by any rank. The call is then only a barrier. It does
+ * not mend ranks that wrote different values (lks_store_write, graph.h).
  * Errors:     LKS_ERR_TORN: on all ranks. Rank 0's parameters are torn. Nothing was copied. The group remains usable.
  */
 LKS_API lks_status lks_broadcast_parameters(lks_group *group, lks_store *store);
