@@ -237,6 +237,12 @@ lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const v
     return LKS_OK;
 }
 
+static int sync_descriptor(int descriptor) {
+    while (fsync(descriptor) != 0)
+        if (errno != EINTR) return -1;
+    return 0;
+}
+
 /* Makes the new name durable: it is stored in the directory. Some file systems cannot sync directories. */
 static lks_status sync_directory(const char *path) {
     char *directory = lksi_strdup(path);
@@ -246,14 +252,15 @@ static lks_status sync_directory(const char *path) {
     int descriptor = open(slash != NULL ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     lksi_free(directory);
     if (descriptor < 0) return LKS_OK; /* the directory may be writable but not readable */
-    lks_status status = fsync(descriptor) == 0 || errno == EINVAL || errno == EROFS ? LKS_OK : lksi_error_file(path);
+    lks_status status =
+        sync_descriptor(descriptor) == 0 || errno == EINVAL || errno == EROFS ? LKS_OK : lksi_error_file(path);
     close(descriptor);
     return status;
 }
 
 lks_status lksi_new_file_commit(lksi_new_file *file) {
     lks_status status = write_rest(file);
-    if (status == LKS_OK && (fsync(file->descriptor) != 0 || rename(file->temporary, file->path) != 0))
+    if (status == LKS_OK && (sync_descriptor(file->descriptor) != 0 || rename(file->temporary, file->path) != 0))
         status = lksi_error_file(file->path);
     if (status == LKS_OK)
         status = sync_directory(file->path);

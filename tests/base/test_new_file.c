@@ -3,14 +3,25 @@
 
 #include "base/base.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static char directory[] = "/tmp/lockstep_new_file_XXXXXX";
 static char path[64], temporary[80];
+
+/* In place of the system's. While `interrupts` is set, every other call is interrupted. */
+static bool interrupts;
+static int n_syncs;
+int fsync(int descriptor) {
+    if (n_syncs++ % 2 != 0 || !interrupts) return (int)syscall(SYS_fsync, descriptor);
+    errno = EINTR;
+    return -1;
+}
 
 static void write_plainly(const char *name, const char *text) {
     FILE *file = fopen(name, "w");
@@ -115,6 +126,19 @@ static void what_bears_the_temporary_name_and_is_no_file_is_left_alone(void **st
     }
 }
 
+/* That of the file and that of its directory. */
+static void an_interrupted_sync_is_repeated(void **state) {
+    (void)state;
+    interrupts = true;
+    n_syncs = 0;
+    lks_status status = lksi_file_write_atomic(path, "new", 3);
+    interrupts = false;
+    assert_ok(status);
+    assert_int_equal(n_syncs, 4);
+    assert_holds(path, "new");
+    assert_nothing_else_is_left();
+}
+
 static void permissions_stay(void **state) {
     (void)state;
     static const mode_t modes[] = {0600, 0666, 0640};
@@ -197,6 +221,7 @@ int main(void) {
         cmocka_unit_test(two_writers_never_mix_and_the_last_to_end_stays),
         cmocka_unit_test(a_discarded_file_leaves_nothing),
         cmocka_unit_test(what_bears_the_temporary_name_and_is_no_file_is_left_alone),
+        cmocka_unit_test(an_interrupted_sync_is_repeated),
         cmocka_unit_test(permissions_stay),
         cmocka_unit_test(a_link_stays_and_what_it_leads_to_is_written),
         cmocka_unit_test(large_files_hold_what_was_written),
