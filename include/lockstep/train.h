@@ -220,7 +220,8 @@ LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
  * All files are safetensors. Tensors are row-major and have the names of parameters and buffers.
  * A file is written under a temporary name beside `path` and then renamed. It has the permissions of a file that it
  * replaces, and its owner and group where the process may give them. "__metadata__" holds the SHA-256 of the data and
- * of the header. Both are verified before anything is overwritten.
+ * of the header. Both are verified before anything is overwritten. Weights of other programs have neither. A program
+ * that rewrites a file must leave both out.
  * Deadline:   In lks_trainer_save, lks_trainer_load and lks_trainer_resume the other ranks wait while rank 0 writes, or
  *             reads and verifies, the file. If this takes longer than the timeout of the group, they get
  *             LKS_ERR_TIMEOUT, which says that rank 0 waits for nobody.

@@ -144,8 +144,6 @@ static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *
     const lksi_safetensors_entry *counters, *rule, *options;
     char saved_options[LKSI_OPTIONS_NBYTES + 1] = "";
     LKS_TRY(find_named(file, LKSI_COUNTERS_NAME, &counters));
-    if (file->is_header_other)
-        return lksi_error(LKS_ERR_FORMAT, "%s: damaged: its header has another hash", file->path);
     if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
     LKS_TRY(lksi_safetensors_verify(file));
     LKS_TRY(of_whole_file(check_entry(file, counters, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS})));

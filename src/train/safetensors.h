@@ -33,11 +33,9 @@ typedef struct lksi_safetensors {
     lksi_safetensors_entry *entries; /* sorted by name */
     size_t n_entries;
     char sha256[65], header_sha256[65]; /* from "__metadata__"; empty if it has none */
-    /* The header does not have its hash: it is damaged, or another program has written the file and kept the hash. */
-    bool is_header_other;
 } lksi_safetensors;
 
-/* Reads the header and checks it against the length of the file. The caller owns *file.
+/* Reads the header and checks it against the length of the file and, if it has one, its hash. The caller owns *file.
  * Errors: LKS_ERR_FILE. LKS_ERR_FORMAT: the text names the file and, if there is one, the entry. */
 lks_status lksi_safetensors_open(lksi_safetensors **file, const char *path);
 void lksi_safetensors_close(lksi_safetensors *file); /* accepts NULL */

@@ -35,14 +35,17 @@ static void blank(char *header, const char *digits) {
 }
 
 /* `header` has been parsed, so its only NUL is the one behind its end. */
-static lks_status compare_header(lksi_safetensors *file, char *header, size_t nbytes) {
+static lks_status check_header(lksi_safetensors *file, char *header, size_t nbytes) {
     char hex[65];
     if (file->header_sha256[0] == '\0') return LKS_OK;
     blank(header, file->sha256);
     blank(header, file->header_sha256);
     LKS_TRY(lksi_safetensors_hash_header(header, nbytes, hex));
-    file->is_header_other = strcmp(hex, file->header_sha256) != 0;
-    return LKS_OK;
+    if (strcmp(hex, file->header_sha256) == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_FORMAT,
+                      "%s: damaged: its header has another hash (another program that rewrites the file must leave out "
+                      "the metadata sha256 and header_sha256)",
+                      file->path);
 }
 
 static lks_status read_header(lksi_safetensors *file, uint64_t file_nbytes) {
@@ -56,7 +59,7 @@ static lks_status read_header(lksi_safetensors *file, uint64_t file_nbytes) {
     file->data_nbytes = file_nbytes - file->data_begin;
     lks_status status = read_at(file, 8, header, (size_t)header_nbytes);
     if (status == LKS_OK) status = lksi_safetensors_parse(file, header, (size_t)header_nbytes);
-    if (status == LKS_OK) status = compare_header(file, header, (size_t)header_nbytes);
+    if (status == LKS_OK) status = check_header(file, header, (size_t)header_nbytes);
     lksi_free(header);
     return status;
 }

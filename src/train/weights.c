@@ -107,12 +107,7 @@ lks_status lksi_weights_open(const lks_store *store, const char *path, lksi_safe
     *values = lksi_alloc_array(lksi_weights_largest(store), sizeof(double));
     if (*values == NULL) return LKS_ERR_MEMORY;
     LKS_TRY(lksi_safetensors_open(file, path));
-    lks_status status = lksi_weights_check(store, *file);
-    if (status != LKS_OK && (*file)->is_header_other)
-        return lksi_error(status,
-                          "%s (its header does not have its hash: it is damaged, or was written by another program)",
-                          lksi_error_text());
-    LKS_TRY(status);
+    LKS_TRY(lksi_weights_check(store, *file));
     return (*file)->sha256[0] != '\0' ? lksi_safetensors_verify(*file) : LKS_OK;
 }
 

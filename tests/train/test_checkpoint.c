@@ -432,6 +432,35 @@ static void a_checkpoint_of_a_run_with_other_options_is_refused_by_the_line_that
     run_ranks(1, load_with_other_options, NULL);
 }
 
+/* Two flipped bits exchange the names of two tensors of one shape. */
+static int load_exchanged_weights(void *argument) {
+    (void)argument;
+    static unsigned char bytes[MAX_FILE];
+    set_up s = {0};
+    char before[65], after[65];
+    RANK_CHECK(create_with(&s, make_rule(SGD), SGD, 4, 4) == 0);
+    lks_store *store = lks_trainer_store(s.trainer);
+    RANK_OK(lks_store_save(store, other_path));
+    size_t nbytes = read_file(other_path, bytes);
+    char *first = strstr((char *)bytes + 8, "fc1.bias"), *second = strstr((char *)bytes + 8, "fc2.bias");
+    RANK_CHECK(first != NULL && second != NULL);
+    first[2] = '2', second[2] = '1';
+    write_file(other_path, bytes, nbytes);
+    RANK_OK(lks_store_sha256(store, before));
+    RANK_CHECK(lks_store_load(store, other_path) == LKS_ERR_FORMAT);
+    RANK_CHECK(strstr(lks_error_text(), "damaged: its header has another hash") != NULL);
+    RANK_CHECK(lks_trainer_load_weights(s.trainer, other_path) == LKS_ERR_FORMAT);
+    RANK_OK(lks_store_sha256(store, after));
+    RANK_CHECK(strcmp(before, after) == 0);
+    destroy(&s);
+    return 0;
+}
+
+static void weights_whose_names_are_damaged_are_refused(void **state) {
+    (void)state;
+    run_ranks(1, load_exchanged_weights, NULL);
+}
+
 /* --- invalid entries in a file with valid hashes --- */
 
 static size_t header_end_of(const unsigned char *bytes) { return 8 + (size_t)bytes[0] + 256 * (size_t)bytes[1]; }
@@ -750,6 +779,7 @@ int main(void) {
         cmocka_unit_test(any_number_of_ranks_reads_and_writes_the_same_file),
         cmocka_unit_test(weights_are_taken_from_a_checkpoint_or_a_file_of_weights),
         cmocka_unit_test(files_of_others_are_read),
+        cmocka_unit_test(weights_whose_names_are_damaged_are_refused),
         cmocka_unit_test(a_checkpoint_of_another_run_is_refused_by_what_differs),
         cmocka_unit_test(a_checkpoint_of_a_run_with_other_options_is_refused_by_the_line_that_differs),
         cmocka_unit_test(what_one_rank_cannot_read_all_ranks_are_told),
