@@ -35,9 +35,11 @@ static off_t find_end(FILE *file, int64_t last_step, int *is_told) {
     char *line = NULL;
     size_t capacity = 0;
     off_t end = 0;
+    errno = 0;
     for (ssize_t length; (length = getline(&line, &capacity, file)) > 0; end += length)
         if (!is_up_to(line, length, last_step, is_told)) break;
-    int is_read = !ferror(file), why = errno;
+    /* Without memory getline stops as at the end of the file, and cJSON as at a torn line. Only errno tells. */
+    int why = errno, is_read = !ferror(file) && why != ENOMEM;
     free(line);
     errno = why;
     return is_read ? end : -1;

@@ -217,6 +217,9 @@ lks_status lksi_new_file_commit(lksi_new_file *file);
 void lksi_new_file_discard(lksi_new_file *file); /* accepts NULL */
 
 /* --- JSON (cJSON) --- */
+/* Parses the value at the beginning of `text`. The caller owns *json. *end is behind the value. NULL: there is no
+ * value, and *end is where the text is not JSON. LKS_ERR_MEMORY. */
+lks_status lksi_json_parse(const char *text, size_t nbytes, const char **end, struct cJSON **json);
 /* Reads a file of at most `max_nbytes` that is exactly one value. The caller owns *json. NULL: the file is not JSON. */
 lks_status lksi_json_read(const char *path, size_t max_nbytes, struct cJSON **json);
 /* Prints `object` in one line with a newline and writes it atomically. */

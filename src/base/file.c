@@ -178,20 +178,29 @@ lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nby
     return status;
 }
 
+/* cJSON returns NULL for both. It does not use errno itself, and malloc sets it. */
+lks_status lksi_json_parse(const char *text, size_t nbytes, const char **end, cJSON **json) {
+    errno = 0;
+    *json = cJSON_ParseWithLengthOpts(text, nbytes, end, 0);
+    if (*json != NULL || errno != ENOMEM) return LKS_OK;
+    return lksi_error(LKS_ERR_MEMORY, "out of memory while parsing %zu bytes of JSON", nbytes);
+}
+
 lks_status lksi_json_read(const char *path, size_t max_nbytes, cJSON **json) {
     void *text;
     size_t nbytes;
     const char *end = NULL;
+    cJSON *found;
     *json = NULL;
     LKS_TRY(lksi_file_read(path, max_nbytes, &text, &nbytes));
-    cJSON *found = cJSON_ParseWithLengthOpts(text, nbytes, &end, 0);
+    lks_status status = lksi_json_parse(text, nbytes, &end, &found);
     const char *limit = (const char *)text + nbytes;
     while (found != NULL && end < limit && memchr(" \t\r\n", *end, 4) != NULL) end++;
     bool is_whole = found == NULL || end == limit;
     lksi_free(text);
     if (is_whole) {
         *json = found;
-        return LKS_OK;
+        return status;
     }
     cJSON_Delete(found);
     return lksi_error(LKS_ERR_FORMAT, "%s: data follows the end of the JSON value", path);

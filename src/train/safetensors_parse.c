@@ -235,7 +235,8 @@ static lks_status parse_all(lksi_safetensors *file, const cJSON *root) {
 lks_status lksi_safetensors_parse(lksi_safetensors *file, const char *header, size_t header_nbytes) {
     LKS_TRY(check_text(file->path, header, header_nbytes));
     const char *end = NULL;
-    cJSON *root = cJSON_ParseWithLengthOpts(header, header_nbytes, &end, 0);
+    cJSON *root;
+    LKS_TRY(lksi_json_parse(header, header_nbytes, &end, &root));
     if (root == NULL)
         return lksi_error(LKS_ERR_FORMAT, "%s: not a safetensors file: its header is not JSON from byte %lld on",
                           file->path, end != NULL ? (long long)(end - header) : 0);

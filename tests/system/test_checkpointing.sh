@@ -301,6 +301,28 @@ PYTHON
 cp "$dir/metrics.jsonl" "$work/metrics.before"
 run "$lockstep" run -n 1 "${mlp[@]}" --steps 450 --run "$dir" --checkpoint-every 150 --resume "$dir/checkpoints"
 check "those of a run that was over stay as they are" eval '[ "$status" = 0 ] && cmp -s "$dir/metrics.jsonl" "$work/metrics.before"'
+cat >"$work/parser.c" <<'C'
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+static void *no_memory(size_t nbytes) {
+    (void)nbytes;
+    errno = ENOMEM;
+    return NULL;
+}
+cJSON *cJSON_Parse(const char *text) {
+    cJSON_Hooks none = {no_memory, free};
+    cJSON_InitHooks(&none);
+    cJSON *object = cJSON_ParseWithOpts(text, NULL, 0);
+    cJSON_InitHooks(NULL);
+    return object;
+}
+C
+# shellcheck disable=SC2046
+cc -shared -fPIC -o "$work/parser.so" "$work/parser.c" $(pkg-config --cflags --libs libcjson)
+run env LD_PRELOAD="$work/parser.so" "${mlp[@]}" --steps 450 --run "$dir" --resume "$dir/checkpoints"
+check "those that cannot be read for want of memory are not cut" \
+  eval 'refused 1 "metrics.jsonl: the metrics cannot be written: Cannot allocate memory" && cmp -s "$dir/metrics.jsonl" "$work/metrics.before"'
 
 check "no process is left" eval '! pgrep -f "$work" >/dev/null'
 [ "$n_failed" = 0 ]

@@ -3,6 +3,8 @@
 
 #include "train/safetensors.h"
 
+#include <cjson/cJSON.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -263,6 +265,34 @@ static void running_out_of_memory_leaves_nothing(void **state) {
     lksi_safetensors_close(file);
 }
 
+/* Of cJSON: allocation number `parser_countdown` fails, as malloc fails. */
+static int parser_countdown;
+static void *fail_in_turn(size_t nbytes) {
+    if (--parser_countdown != 0) return malloc(nbytes);
+    errno = ENOMEM;
+    return NULL;
+}
+
+static void a_parser_without_memory_does_not_pass_for_a_damaged_file(void **state) {
+    (void)state;
+    lksi_safetensors *file;
+    cJSON_Hooks hooks = {fail_in_turn, free};
+    write_file("{\"b\":" ENTRY("F32", "[1]", 4, 8) ",\"a\":" ENTRY("F32", "[1]", 0, 4) "}", 8);
+    cJSON_InitHooks(&hooks);
+    lks_status status = LKS_ERR_MEMORY;
+    for (int n = 1; status == LKS_ERR_MEMORY && n < 100; n++) {
+        parser_countdown = n;
+        status = lksi_safetensors_open(&file, path);
+        assert_true(status == LKS_OK ||
+                    (lks_memory_nbytes() == 0 && strstr(lks_error_text(), "out of memory") != NULL));
+        assert_true(n > 1 || status == LKS_ERR_MEMORY);
+    }
+    cJSON_InitHooks(NULL);
+    assert_ok(status);
+    lksi_safetensors_close(file);
+    refuse_header("{\"a\":}", 0, "not JSON");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
@@ -276,6 +306,7 @@ int main(void) {
         cmocka_unit_test(a_flipped_bit_in_a_header_is_noticed),
         cmocka_unit_test(a_file_that_is_not_finished_is_not_there),
         cmocka_unit_test(running_out_of_memory_leaves_nothing),
+        cmocka_unit_test(a_parser_without_memory_does_not_pass_for_a_damaged_file),
     };
     if (mkdtemp(directory) == NULL) return 1;
     snprintf(path, sizeof path, "%s/file", directory);
