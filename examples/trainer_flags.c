@@ -161,8 +161,9 @@ static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
          .unit = "FILE"},
         {"--init", "begin with the weights in a safetensors file", .text = &f->init, .unit = "FILE"},
         {"--resume",
-         "resume from a checkpoint, or the newest intact one in a directory, with the bits of a\n"
-         "run without interruption (but for --compress); an empty directory: start anew",
+         "resume from a checkpoint, or the newest intact one in a directory; an empty directory:\n"
+         "start anew. The run ends with the bits of one without interruption, unless the number of\n"
+         "ranks (without --grains), --device, --num-threads or --accumulate changes, or --compress is used",
          .text = &f->resume, .unit = "PATH"},
         {"--run", "write DIR/metrics.jsonl, a line of JSON per report; overwritten unless resumed", .text = &f->run,
          .unit = "DIR"},

@@ -259,12 +259,16 @@ typedef struct lks_position {
 
 /* Saves everything that a run needs to continue with the same bits. Returns when the file is on disk.
  *
- * The file holds weights, optimizer state ("optimizer.<name>.m", ".v"), steps, position, seed and grains
- * ("trainer.counters"), the rule ("trainer.rule") and the position's options ("trainer.options"). It also holds the
- * model's states. It does not depend on the number of ranks.
+ * The file holds weights, optimizer state ("optimizer.<name>.m", ".v"), steps, position, seed, grains, precision and
+ * whether batch norms are synchronised ("trainer.counters"), the rule ("trainer.rule") and the position's options
+ * ("trainer.options"). It also holds the model's states. It does not depend on the number of ranks.
  * Collective: rank 0 writes the file and needs memory for all of it.
- * Not saved:  accumulate, compression, strategy and bucket size. They are not compared on loading either. A run that
- *             continues with another accumulate or compression ends with other bits.
+ * Not saved:  Number of ranks, device, number of threads, accumulate, compression, strategy, bucket size, and what the
+ *             model computes beyond the names and shapes of its parameters. They are not compared on loading either. A
+ *             run that continues with other ones ends with other bits, except with another strategy or bucket size, or
+ *             with another number of ranks that divides the grains. Another number of ranks (without grains), device,
+ *             number of threads or accumulate changes the order of additions and roundings. Number of ranks and
+ *             accumulate also change the samples over which a batch norm computes its statistics.
  * Errors:     LKS_ERR_ARGUMENT: `step` is outside 0..steps_per_epoch. Or epoch * steps_per_epoch + step is not the
  *             number of steps that the trainer has made. Or the model's states have more samples than global_batch. Or
  *             they belong to parts of a batch that do not follow one another in rank order. */
@@ -275,9 +279,10 @@ LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, cons
  * position of the next batch.
  * Collective: rank 0 reads the file and distributes it. Other hosts do not need the file.
  * Errors:     as at "files" above.
- *             LKS_ERR_ARGUMENT: seed, rule, grains, steps_per_epoch, global_batch, data_hash or a line of options
- *             differs. The text names it. Or an intact file belongs to another model (other entries or shapes) or
- *             another version. Nothing is overwritten. */
+ *             LKS_ERR_ARGUMENT: seed, rule, grains, precision, synchronised batch norms, steps_per_epoch, global_batch,
+ *             data_hash or a line of options differs. The text names it. Or an intact file belongs to another model
+ *             (other entries or shapes) or another version. Nothing is overwritten. A file of version 6 has neither
+ *             precision nor synchronised batch norms, which are then not compared. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
 /* Save and load a checkpoint for a custom training loop.
  *

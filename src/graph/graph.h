@@ -236,6 +236,7 @@ void lksi_store_place(const lks_store *store, int index, size_t *offset, size_t 
 lks_status lksi_store_unpack(const lks_store *store, int index, const void *stored, void *values);
 lks_status lksi_store_pack(const lks_store *store, int index, const void *values, void *stored);
 const lks_device *lksi_store_device(const lks_store *store);
+const lks_graph *lksi_store_graph(const lks_store *store);
 /* The context of the lksi_store_memory that it was created with. NULL for a plain store. */
 void *lksi_store_memory_context(const lks_store *store);
 

@@ -541,4 +541,5 @@ void lksi_store_swap(lks_store *store) {
 }
 
 const lks_device *lksi_store_device(const lks_store *store) { return store->graph->device; }
+const lks_graph *lksi_store_graph(const lks_store *store) { return store->graph; }
 void *lksi_store_memory_context(const lks_store *store) { return store->memory.context; }

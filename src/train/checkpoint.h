@@ -60,11 +60,15 @@ bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const c
 /* Entries "trainer.options" (u8), "trainer.counters" (i64) and "trainer.rule" (f64). The options are the text of the
  * position, filled up with zeros. The rule holds the fields of the rule that the trainer was created with, followed by
  * the current learning rate. */
-enum { LKSI_CHECKPOINT_VERSION = 6 };
+enum { LKSI_CHECKPOINT_VERSION = 7 };
 typedef struct lksi_checkpoint_counters {
     int64_t version, step, epoch, epoch_step, steps_per_epoch, global_batch, seed, data_hash, grains;
+    int64_t precision;       /* an lks_type */
+    int64_t is_synchronised; /* whether the model has synchronised batch norms */
 } lksi_checkpoint_counters;
-enum { LKSI_N_COUNTERS = 9, LKSI_N_RULE = LKSI_RULE_FIELDS + 1, LKSI_OPTIONS_NBYTES = 512 };
+/* Version 6, which is still read, has neither precision nor is_synchronised. */
+enum { LKSI_N_COUNTERS = 11, LKSI_N_COUNTERS_OF_6 = 9 };
+enum { LKSI_N_RULE = LKSI_RULE_FIELDS + 1, LKSI_OPTIONS_NBYTES = 512 };
 #define LKSI_OPTIONS_NAME LKSI_TRAINER_PREFIX "options"
 #define LKSI_COUNTERS_NAME LKSI_TRAINER_PREFIX "counters"
 #define LKSI_RULE_NAME LKSI_TRAINER_PREFIX "rule"

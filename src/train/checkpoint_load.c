@@ -57,6 +57,18 @@ static lks_status check_data(const char *path, uint64_t saved, uint64_t mine) {
                       path, (unsigned long long)saved, (unsigned long long)mine);
 }
 
+static lks_status check_arithmetic(const lks_trainer *trainer, const char *path,
+                                   const lksi_checkpoint_counters *counters) {
+    const lks_type precision = lksi_store_device(trainer->store)->product_type;
+    const bool is_synchronised = lksi_graph_is_synchronised(lksi_store_graph(trainer->store));
+    if (counters->precision != (int64_t)precision)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with precision %s, this run has %s", path,
+                          lks_type_name((lks_type)counters->precision), lks_type_name(precision));
+    if ((counters->is_synchronised != 0) == is_synchronised) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with synchronised batch norms: %s, this run has: %s", path,
+                      is_synchronised ? "no" : "yes", is_synchronised ? "yes" : "no");
+}
+
 static lks_status check_counters(const lks_trainer *trainer, const char *path, const lksi_checkpoint_counters *counters,
                                  const lks_position *expected) {
     bool is_own_loop = trainer->loss == NULL;
@@ -70,6 +82,7 @@ static lks_status check_counters(const lks_trainer *trainer, const char *path, c
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with seed %llu, this run has %llu", path,
                           (unsigned long long)counters->seed, (unsigned long long)trainer->options.seed);
     LKS_TRY(check_number(path, "grains", counters->grains, trainer->options.grains));
+    if (counters->version == LKSI_CHECKPOINT_VERSION) LKS_TRY(check_arithmetic(trainer, path, counters));
     LKS_TRY(check_number(path, "the global batch", counters->global_batch, expected->global_batch));
     LKS_TRY(check_data(path, (uint64_t)counters->data_hash, expected->data_hash));
     LKS_TRY(check_number(path, "steps per epoch", counters->steps_per_epoch, expected->steps_per_epoch));
@@ -128,10 +141,15 @@ static lks_status of_whole_file(lks_status status) {
     return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lksi_error_text()) : status;
 }
 
-/* Earlier versions had no hash of the header. */
-static lks_status check_version(const lksi_safetensors *file, const lksi_checkpoint_counters *counters) {
-    if (counters->version != LKSI_CHECKPOINT_VERSION)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: a checkpoint of version %lld, this library reads %d", file->path,
+/* Versions before 6 had no hash of the header. */
+static lks_status read_counters(const lksi_safetensors *file, const lksi_safetensors_entry *entry,
+                                lksi_checkpoint_counters *counters) {
+    const bool is_of_6 = entry->n_dims == 1 && entry->dims[0] == LKSI_N_COUNTERS_OF_6;
+    const int64_t n_counters = is_of_6 ? LKSI_N_COUNTERS_OF_6 : LKSI_N_COUNTERS;
+    LKS_TRY(of_whole_file(check_entry(file, entry, LKS_I64, 1, &n_counters)));
+    LKS_TRY(lksi_safetensors_read(file, entry, counters));
+    if (counters->version != (is_of_6 ? 6 : LKSI_CHECKPOINT_VERSION))
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: a checkpoint of version %lld, this library reads 6 and %d", file->path,
                           (long long)counters->version, LKSI_CHECKPOINT_VERSION);
     if (file->header_sha256[0] != '\0') return LKS_OK;
     return lksi_error(LKS_ERR_FORMAT, "%s: it has no header_sha256", file->path);
@@ -146,9 +164,7 @@ static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *
     LKS_TRY(find_named(file, LKSI_COUNTERS_NAME, &counters));
     if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
     LKS_TRY(lksi_safetensors_verify(file));
-    LKS_TRY(of_whole_file(check_entry(file, counters, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS})));
-    LKS_TRY(lksi_safetensors_read(file, counters, &head->counters));
-    LKS_TRY(check_version(file, &head->counters));
+    LKS_TRY(read_counters(file, counters, &head->counters));
     LKS_TRY(check_counters(trainer, file->path, &head->counters, expected));
     LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
     LKS_TRY(lksi_safetensors_read(file, rule, head->rule));

@@ -6,15 +6,18 @@
 
 static void fill_counters(const lks_trainer *trainer, const lks_position *position,
                           lksi_checkpoint_counters *counters) {
-    *counters = (lksi_checkpoint_counters){.version = LKSI_CHECKPOINT_VERSION,
-                                           .step = trainer->n_steps,
-                                           .epoch = position->epoch,
-                                           .epoch_step = position->step,
-                                           .steps_per_epoch = position->steps_per_epoch,
-                                           .global_batch = position->global_batch,
-                                           .seed = (int64_t)trainer->options.seed,
-                                           .data_hash = (int64_t)position->data_hash,
-                                           .grains = trainer->options.grains};
+    *counters =
+        (lksi_checkpoint_counters){.version = LKSI_CHECKPOINT_VERSION,
+                                   .step = trainer->n_steps,
+                                   .epoch = position->epoch,
+                                   .epoch_step = position->step,
+                                   .steps_per_epoch = position->steps_per_epoch,
+                                   .global_batch = position->global_batch,
+                                   .seed = (int64_t)trainer->options.seed,
+                                   .data_hash = (int64_t)position->data_hash,
+                                   .grains = trainer->options.grains,
+                                   .precision = lksi_store_device(trainer->store)->product_type,
+                                   .is_synchronised = lksi_graph_is_synchronised(lksi_store_graph(trainer->store))};
 }
 
 lks_status lksi_checkpoint_check_position(const lks_trainer *trainer, const char *path, const lks_position *position) {

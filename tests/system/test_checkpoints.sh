@@ -123,7 +123,7 @@ for name in sorted(header):
     if not name.startswith(("optimizer.", "trainer.")):
         weights.update(body[slice(*header[name]["data_offsets"])])
 assert weights.hexdigest() == sys.argv[2], "the weights hash to " + weights.hexdigest()
-counters = struct.unpack("<9q", body[slice(*header["trainer.counters"]["data_offsets"])])
+counters = struct.unpack("<11q", body[slice(*header["trainer.counters"]["data_offsets"])])
 assert counters[1] == 40, counters
 PYTHON
 train 2 --save "$work/checkpoint"
@@ -183,6 +183,10 @@ for counters in "40 $((1 << 54)) 0" "40 $(((1 << 63) - 1)) 22" "5000 0 5000" "0 
   train 2 --resume "$work/counted"
   check "counters that do not add up ($counters) are refused" refused 2 "$work/counted: entry 'trainer.counters': "
 done
+train 2 --device reference --precision bf16 --resume "$work/checkpoint"
+check "a checkpoint of another precision is refused by both" refused 2 'saved with precision f32, this run has bf16'
+train 2 --device reference --accumulate 2 --resume "$work/checkpoint"
+check "other micro-batches and another device are not refused" [ "$status" = 0 ]
 train 2 --samples 1541 --resume "$work/checkpoint"
 check "a checkpoint of a run on other data is refused" refused 2 "$work/checkpoint: .* other data: .* hash"
 text 2 --decay linear --steps 17 --save "$work/text_checkpoint"

@@ -21,6 +21,8 @@ static char saved_path[128], other_path[128];
 typedef enum rule_kind { ADAM, SGD, MOMENTUM, SGD_OF_MATRICES } rule_kind; /* the last one decays only matrices */
 
 typedef struct set_up {
+    lks_device *device; /* NULL: the default device */
+    int is_synchronised;
     lks_group *group;
     lks_graph *graph;
     lks_dataset *data;
@@ -40,11 +42,12 @@ static lks_optimizer make_rule(rule_kind kind) {
 
 /* With momentum: a convolution whose channel count is no multiple of a vector, and a batch norm with buffers. Otherwise
  * layers whose parameters are row-major in memory. */
-static lks_node *build(lks_node *x, rule_kind kind, int64_t n_hidden) {
+static lks_node *build(lks_node *x, rule_kind kind, int64_t n_hidden, int is_synchronised) {
     lks_node *h;
     if (kind == MOMENTUM) {
         x = lks_reshape(x, 4, (int64_t[]){LKS_BATCH, 1, 4, 4});
-        h = lks_relu(lks_batch_norm(lks_conv2d(x, n_hidden, 3, "fc1", NULL), "bn"));
+        h = lks_conv2d(x, n_hidden, 3, "fc1", NULL);
+        h = lks_relu(lks_batch_norm_with(h, "bn", &(lks_batch_norm_options){.is_synchronised = is_synchronised}));
         h = lks_reshape(h, 2, (int64_t[]){LKS_BATCH, 4 * n_hidden});
     } else {
         h = lks_relu(lks_linear(x, n_hidden, "fc1"));
@@ -67,10 +70,10 @@ static int create_with(set_up *s, lks_optimizer rule, rule_kind kind, int64_t n_
                                                     .rank = lks_group_rank(s->group),
                                                     .n_ranks = lks_group_size(s->group)}));
     RANK_CHECK(lks_loader_steps(s->loader) == STEPS_PER_EPOCH);
-    s->graph = lks_graph_create(lks_device_default(s->group));
+    s->graph = lks_graph_create(s->device != NULL ? s->device : lks_device_default(s->group));
     lks_node *x = lks_input(s->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 16});
     lks_node *y = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
-    lks_node *logits = build(x, kind, n_hidden);
+    lks_node *logits = build(x, kind, n_hidden, s->is_synchronised);
     RANK_OK(lks_trainer_create(
         &s->trainer, lks_cross_entropy(logits, y),
         &(lks_trainer_options){
@@ -487,6 +490,28 @@ static void seal(unsigned char *bytes, size_t nbytes) {
     hash(bytes + begin, nbytes - begin, of_data);
 }
 
+/* Writes the file as version 6 had it, without the last two counters. The header keeps its length. */
+static void write_version_6(const unsigned char *good, size_t nbytes) {
+    enum { N_COUNTERS = 9 };
+    static unsigned char bytes[MAX_FILE];
+    const size_t shorter = (LKSI_N_COUNTERS - N_COUNTERS) * sizeof(int64_t), rule_nbytes = LKSI_N_RULE * sizeof(double);
+    const int64_t version = 6;
+    memcpy(bytes, good, nbytes);
+    unsigned char *rule = bytes + nbytes - rule_nbytes, *counters = rule - LKSI_N_COUNTERS * sizeof(int64_t);
+    char *at = digits_in(bytes, "\"trainer.counters\":"), *end = (char *)bytes + header_end_of(bytes);
+    const size_t begin = (size_t)(counters - (unsigned char *)end);
+    int n = snprintf(at, (size_t)(end - at),
+                     "{\"dtype\":\"I64\",\"shape\":[%d],\"data_offsets\":[%zu,%zu]},"
+                     "\"trainer.rule\":{\"dtype\":\"F64\",\"shape\":[%d],\"data_offsets\":[%zu,%zu]}}",
+                     N_COUNTERS, begin, begin + N_COUNTERS * sizeof(int64_t), LKSI_N_RULE,
+                     begin + N_COUNTERS * sizeof(int64_t), begin + N_COUNTERS * sizeof(int64_t) + rule_nbytes);
+    memset(at + n, ' ', (size_t)(end - at - n));
+    memcpy(counters, &version, sizeof version);
+    memmove(rule - shorter, rule, rule_nbytes);
+    seal(bytes, nbytes - shorter);
+    write_file(other_path, bytes, nbytes - shorter);
+}
+
 /* The counters are the last but one entry, the rule is the last. */
 static void write_counters(const unsigned char *good, size_t nbytes, int64_t version, int64_t step, int64_t epoch,
                            int64_t epoch_step) {
@@ -554,6 +579,67 @@ static void a_checkpoint_of_another_version_is_refused_by_its_number(void **stat
     write_file(other_path, good, nbytes);
     bad.text = "it has no header_sha256", bad.status = LKS_ERR_FORMAT;
     run_ranks(1, load_in_vain, &bad);
+}
+
+/* What decides the arithmetic besides the rule. The reference device has every precision. */
+typedef struct arithmetic {
+    lks_type precision;
+    int is_synchronised;
+    const char *path;
+    const char *text; /* of the error; NULL: none */
+} arithmetic;
+
+static int create_of(set_up *s, const arithmetic *a) {
+    s->is_synchronised = a->is_synchronised;
+    RANK_OK(lks_device_create(&s->device, &(lks_device_options){.name = "reference", .precision = a->precision}));
+    return create(s, MOMENTUM, 20, 4);
+}
+
+static int save_of(void *argument) {
+    set_up s = {0};
+    RANK_CHECK(create_of(&s, argument) == 0);
+    lks_device *device = s.device;
+    RANK_OK(lks_trainer_save(s.trainer, saved_path, &s.position));
+    destroy(&s);
+    lks_device_destroy(device);
+    return 0;
+}
+
+static int load_of(void *argument) {
+    const arithmetic *a = argument;
+    set_up s = {0};
+    RANK_CHECK(create_of(&s, a) == 0);
+    lks_device *device = s.device;
+    RANK_CHECK(lks_trainer_load(s.trainer, a->path, &s.position) == (a->text != NULL ? LKS_ERR_ARGUMENT : LKS_OK));
+    RANK_CHECK(a->text == NULL || strstr(lks_error_text(), a->text) != NULL);
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group is usable */
+    destroy(&s);
+    lks_device_destroy(device);
+    return 0;
+}
+
+static void a_checkpoint_of_another_arithmetic_is_refused_by_its_name(void **state) {
+    (void)state;
+    static unsigned char good[MAX_FILE];
+    arithmetic plain = {LKS_F32, 0, saved_path, NULL}, rounded = {LKS_BF16, 0, saved_path, NULL};
+    arithmetic synchronised = {LKS_F32, 1, saved_path, NULL};
+    run_ranks(2, save_of, &plain);
+    run_ranks(2, load_of, &plain);
+    rounded.text = "saved with precision f32, this run has bf16";
+    run_ranks(2, load_of, &rounded);
+    synchronised.text = "saved with synchronised batch norms: no, this run has: yes";
+    run_ranks(2, load_of, &synchronised);
+    write_version_6(good, read_file(saved_path, good)); /* it has neither */
+    rounded.path = synchronised.path = other_path;
+    rounded.text = synchronised.text = NULL;
+    run_ranks(2, load_of, &rounded);
+    run_ranks(2, load_of, &synchronised);
+    run_ranks(2, save_of, &rounded);
+    plain.text = "saved with precision bf16, this run has f32";
+    run_ranks(2, load_of, &plain);
+    run_ranks(2, save_of, &synchronised);
+    plain.text = "saved with synchronised batch norms: yes, this run has: no";
+    run_ranks(2, load_of, &plain);
 }
 
 static void a_checkpoint_with_other_counters_is_of_another_run_too(void **state) {
@@ -786,6 +872,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_is_not_there_is_named_in_a_dead_group_too),
         cmocka_unit_test(counters_that_do_not_add_up_are_refused_with_their_entry),
         cmocka_unit_test(a_checkpoint_of_another_version_is_refused_by_its_number),
+        cmocka_unit_test(a_checkpoint_of_another_arithmetic_is_refused_by_its_name),
         cmocka_unit_test(a_checkpoint_with_other_counters_is_of_another_run_too),
         cmocka_unit_test(a_position_that_is_not_the_trainers_is_not_saved),
         cmocka_unit_test(cut_files_and_flipped_bits_are_noticed),
