@@ -1,7 +1,7 @@
 /* The three products of the linear layer, on plain row-major weights, by oneDNN's sgemm. With AVX2 oneDNN's other
  * primitives use the same code. With AVX-512, y with up to 64 rows is computed by the matmul primitive. From 500 rows
- * on sgemm is faster by up to a tenth; sums of more than 384 terms stay with the primitive (alike.h). The layout of the operands matters more. Measured with AVX2 (one core with a
- * peak of 101 GFLOP/s; AVX-512: docs/decisions/0002):
+ * on sgemm is faster by up to a tenth; sums of more than 384 terms stay with the primitive (alike.h). The layout of the
+ * operands matters more. Measured with AVX2 (one core with a peak of 101 GFLOP/s; AVX-512: docs/decisions/0002):
  *
  * - Rows whose distance is a multiple of 512 bytes share few sets of the L1 cache, and sgemm reads a column of rows
  *   at a time to pack them. dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.

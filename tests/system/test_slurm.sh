@@ -70,7 +70,7 @@ check "a heterogeneous step whose rank 0 is not on the first node of the list is
   err_has "rank 0 is not on n1, the first host of SLURM_STEP_NODELIST.*set MASTER_ADDR to n2"
 MASTER_ADDR=n2 run srun "${heterogeneous[@]}"
 check "and with MASTER_ADDR its ranks are who srun says" eval '[ "$status" = 0 ] && out_has "rank 1 of 3 on n2.* local rank 1 of 2" && out_has "rank 2 of 3 on n1.* local rank 0 of 1"'
-arbitrary=(-K -m arbitrary -w n3,n1,n2,n1 -n 4 "$build/examples/hello")
+arbitrary=(-K -m arbitrary -w "n3,n1,n2,n1" -n 4 "$build/examples/hello")
 LOCKSTEP_TIMEOUT_MS=8000 run srun "${arbitrary[@]}"
 check "so it is with an arbitrary distribution" err_has "rank 0 is not on n1, .*set MASTER_ADDR to n3"
 MASTER_ADDR=n3 run srun "${arbitrary[@]}"
