@@ -50,6 +50,14 @@ static lks_status open_stream(stream *opened) {
     return opened->pending != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
+static bool ends_in_mid_line(const char *path) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return false;
+    int last = fseek(file, -1, SEEK_END) == 0 ? fgetc(file) : '\n';
+    fclose(file);
+    return last != '\n';
+}
+
 static lks_status open_rank(lksi_output *output, const lksi_job *job, bool is_tagged, int rank) {
     rank_output *opened = &output->ranks[rank];
     const int number = job->first_rank + rank;
@@ -61,7 +69,11 @@ static lks_status open_rank(lksi_output *output, const lksi_job *job, bool is_ta
     if (job->log_dir == NULL) return LKS_OK;
     char path[LKSI_PATH_NBYTES];
     LKS_TRY(lksi_path(path, "%s/rank-%d.log", job->log_dir, number));
-    return lksi_file_open_output(path, job->generation > 0, &opened->log); /* a restart appends */
+    const bool appends = job->generation > 0; /* after a restart */
+    const bool is_torn = appends && ends_in_mid_line(path);
+    LKS_TRY(lksi_file_open_output(path, appends, &opened->log));
+    if (is_torn) fputc('\n', opened->log); /* an error shows when the rank's first line is written */
+    return LKS_OK;
 }
 
 lks_status lksi_output_create(lksi_output **output, const lksi_job *job, bool is_tagged) {
@@ -160,7 +172,8 @@ static void close_log(rank_output *rank) {
 }
 
 /* Writes whole lines, or a part of a line that is too long or has no end. A log, and a terminal without tags, get the
- * rank's own bytes. */
+ * rank's own bytes, but for a newline after an incomplete last line: on the terminal at the end, in the log at a
+ * restart. */
 static void write_text(rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
     keep_tail(rank, text, nbytes);
     if (terminal != NULL) {
@@ -177,8 +190,13 @@ static void write_text(rank_output *rank, FILE *terminal, const char *text, size
     }
 }
 
+/* The terminal may also show other hosts, whose next line must not continue this one. */
 static void end_stream(rank_output *rank, stream *ended) {
-    if (ended->pending_nbytes > 0) write_text(rank, ended->terminal, ended->pending, ended->pending_nbytes);
+    if (ended->pending_nbytes > 0) {
+        write_text(rank, ended->terminal, ended->pending, ended->pending_nbytes);
+        if (ended->terminal != NULL && rank->tag[0] == '\0') lksi_terminal_add(ended->terminal, "\n", 1);
+        lksi_terminal_write();
+    }
     ended->pending_nbytes = 0;
     close_end(&ended->read_end);
 }

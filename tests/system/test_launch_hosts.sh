@@ -103,6 +103,9 @@ printf '10.77.0.1\n10.77.0.2\n' >"$work/one_each"
 from_c --hosts "$work/one_each" bash -c 'for i in $(seq 3000); do printf "aaaa"; printf "bbbb\n"; done'
 check "lines of several hosts stay whole" eval '[ "$(grep -cx aaaabbbb "$work/out")" = 6000 ]'
 # shellcheck disable=SC2016
+from_c --hosts "$work/one_each" bash -c 'printf "result $RANK"'
+check "an incomplete one is not continued by another host" eval '[ "$(sort "$work/out")" = "$(printf "result 0\nresult 1")" ]'
+# shellcheck disable=SC2016
 from_c --hosts "$work/hosts" bash -c '! tr "\0" "\n" </proc/$PPID/environ | grep -q ^LOCKSTEP_JOB_KEY= && ! ps -eo args | grep -q "[r]un.*$LOCKSTEP_JOB_KEY"'
 check "the key is in no command line, and not in the environment that an agent was started with" status_is 0
 

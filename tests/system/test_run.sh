@@ -362,6 +362,8 @@ run run -n 3 --min-ranks 4 true
 check "more --min-ranks than ranks is refused" refused "--min-ranks 4: -n 3 is fewer"
 run run -n 2 --max-restarts 1 --log-dir "$work/restarted" bash -c 'echo "in $LOCKSTEP_GENERATION"; exit $((RANK * (1 - LOCKSTEP_GENERATION)))'
 check "logs go on in the next generation" eval 'status_is 0 && [ "$(cat "$work/restarted/rank-1.log")" = "$(printf "in 0\nin 1")" ]'
+run run -n 1 --max-restarts 1 --log-dir "$work/torn" bash -c 'printf "in $LOCKSTEP_GENERATION"; exit $((1 - LOCKSTEP_GENERATION))'
+check "after an incomplete line, too" eval 'status_is 0 && [ "$(cat "$work/torn/rank-0.log")" = "$(printf "in 0\nin 1")" ] && [ "$(wc -c <"$work/torn/rank-0.log")" = 9 ]'
 run run -n 2 --max-restarts 1 bash -c 'kill -PIPE $$'
 check "where nobody reads the output there is no next generation" eval 'status_is 141 && err_lines 1 && err_has "was killed by SIGPIPE"'
 run run -n 2 --max-restarts 1 "$examples/sum_of_ranks"
@@ -517,7 +519,7 @@ run run -n 1 --log-dir "$work/logs" bash -c 'head -c 3000000 /dev/zero | tr "\0"
 check "a line without end is in the log as the rank wrote it" [ "$(wc -c <"$work/logs/rank-0.log")" = 3000000 ]
 echo localhost >"$work/here"
 run run --hosts "$work/here" bash -c 'head -c 3000000 /dev/zero | tr "\0" x'
-check "with --hosts it comes out so, too" eval 'status_is 0 && [ "$(wc -c <"$work/out")" = 3000000 ]'
+check "with --hosts it comes out so, too, and is ended" eval 'status_is 0 && [ "$(wc -c <"$work/out")" = 3000001 ] && [ "$(wc -l <"$work/out")" = 1 ]'
 run run -n 1 --prefix bash -c 'head -c 3000000 /dev/zero | tr "\0" x'
 check "with --prefix its parts are lines" eval 'status_is 0 && [ "$(grep -cv "^\[0\] x*$" "$work/out")" = 0 ] && [ "$(tr -cd x <"$work/out" | wc -c)" = 3000000 ]'
 
