@@ -102,6 +102,8 @@ hosts_ssh() {
   printf '%s\n' "HostKey $hosts_dir/host" "AuthorizedKeysFile $hosts_dir/authorized" "StrictModes no" "UsePAM no" \
     "PasswordAuthentication no" "KbdInteractiveAuthentication no" "PermitRootLogin yes" "PidFile none" \
     "MaxStartups 50" >"$hosts_dir/sshd_config"
+  # With SHLVL set, bash does not read ~/.bashrc, where a user's tools may wait for locks that a killed ssh has left.
+  echo "SetEnv SHLVL=1" >>"$hosts_dir/sshd_config"
   # Two attempts, because a link may be cut and restored during the first one.
   printf '%s\n' "IdentityFile $hosts_dir/user" "IdentitiesOnly yes" "UserKnownHostsFile $hosts_dir/known" \
     "StrictHostKeyChecking accept-new" "LogLevel ERROR" "ConnectTimeout 5" "ConnectionAttempts 2" >"$hosts_dir/ssh_config"
